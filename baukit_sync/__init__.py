@@ -1,0 +1,122 @@
+"""The server kit for offline sync on SQLAlchemy and PostgreSQL.
+
+Small functions that run inside your own transaction: revisions, pulls, purge horizons and a hybrid logical
+clock. :mod:`baukit_sync.aio` has the same functions for ``AsyncSession`` and ``AsyncConnection``.
+"""
+
+from baukit_sync.errors import (
+    BatchLimitExceededError,
+    BlankDeviceIdError,
+    ClockDriftError,
+    CursorAheadError,
+    DeleteMismatchError,
+    EmbeddedServerError,
+    ExceedsSafeIntegerError,
+    HlcError,
+    InvalidArgumentError,
+    InvalidComponentError,
+    InvalidCursorError,
+    InvalidPhysicalClockError,
+    InvalidTimestampError,
+    MissingExtraError,
+    NegativeCursorError,
+    PrimaryRequiredError,
+    PullCursorError,
+    PurgeError,
+    ResyncRequiredError,
+    SelectorShapeError,
+    SyncError,
+    UnknownOwnerError,
+    UnsafeTransactionError,
+)
+from baukit_sync.hlc import HybridLogicalClock, HybridLogicalClockState
+from baukit_sync.horizon import check_pull_cursor, parse_cursor
+from baukit_sync.pull import (
+    PullWindow,
+    fence_restore,
+    guard_pull_cursor,
+    guard_push_cursor,
+    purge_horizon,
+)
+from baukit_sync.purge import (
+    PurgeBatch,
+    PurgedTable,
+    PurgeReport,
+    TombstoneTable,
+    purge_tombstone_batch,
+    purge_tombstones,
+)
+from baukit_sync.revisions import (
+    allocate_revisions,
+    current_revision,
+    current_revision_for_update,
+    ensure_owner,
+    next_revision,
+    next_revisions,
+)
+from baukit_sync.schema import (
+    SyncColumns,
+    SyncDataclassColumns,
+    SyncTables,
+    add_sync_tables,
+    sync_columns,
+    sync_indexes,
+)
+from baukit_sync.slots import FixedUtcInterval, FixedUtcSlot
+from baukit_sync.transaction import OwnerId
+
+__all__ = [
+    "BatchLimitExceededError",
+    "BlankDeviceIdError",
+    "ClockDriftError",
+    "CursorAheadError",
+    "DeleteMismatchError",
+    "EmbeddedServerError",
+    "ExceedsSafeIntegerError",
+    "FixedUtcInterval",
+    "FixedUtcSlot",
+    "HlcError",
+    "HybridLogicalClock",
+    "HybridLogicalClockState",
+    "InvalidArgumentError",
+    "InvalidComponentError",
+    "InvalidCursorError",
+    "InvalidPhysicalClockError",
+    "InvalidTimestampError",
+    "MissingExtraError",
+    "NegativeCursorError",
+    "OwnerId",
+    "PrimaryRequiredError",
+    "PullCursorError",
+    "PullWindow",
+    "PurgeBatch",
+    "PurgeError",
+    "PurgeReport",
+    "PurgedTable",
+    "ResyncRequiredError",
+    "SelectorShapeError",
+    "SyncColumns",
+    "SyncDataclassColumns",
+    "SyncError",
+    "SyncTables",
+    "TombstoneTable",
+    "UnknownOwnerError",
+    "UnsafeTransactionError",
+    "add_sync_tables",
+    "allocate_revisions",
+    "check_pull_cursor",
+    "current_revision",
+    "current_revision_for_update",
+    "ensure_owner",
+    "fence_restore",
+    "guard_pull_cursor",
+    "guard_push_cursor",
+    "next_revision",
+    "next_revisions",
+    "parse_cursor",
+    "purge_horizon",
+    "purge_tombstone_batch",
+    "purge_tombstones",
+    "sync_columns",
+    "sync_indexes",
+]

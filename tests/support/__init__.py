@@ -1,0 +1,1 @@
+"""What the tests share: a server, a database for each test, and the three ways to reach it."""

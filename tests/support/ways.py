@@ -1,0 +1,175 @@
+"""One test body, three ways: blocking psycopg, async psycopg, async asyncpg.
+
+A test opens units of work with ``db.begin()`` and calls the kit as methods of the unit:
+``unit.next_revision(owner)`` is ``baukit_sync.next_revision(session, owner)``, or ``await
+baukit_sync.aio.next_revision(session, owner)``. Async sessions live on an event loop in a thread of its own,
+so concurrency tests use plain threads and barriers in every way.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, sessionmaker
+
+import baukit_sync
+from baukit_sync import aio
+
+WAYS = ("blocking-psycopg", "async-psycopg", "async-asyncpg")
+
+
+class Unit:
+    """A session in a transaction, with the kit's functions as its methods."""
+
+    def __init__(self, session: Session | AsyncSession, call: Callable[..., Any], kit: Any) -> None:
+        """Wrap a session; ``call`` runs a function, and awaits it in the async ways."""
+        self.session = session
+        self._call = call
+        self._kit = kit
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """Return the kit's function of that name, bound to this unit's session."""
+        function = getattr(self._kit, name)
+        return lambda *args, **kwargs: self._call(function, self.session, *args, **kwargs)
+
+    def sql(self, statement: str | sa.Executable, /, **parameters: Any) -> Sequence[Any]:
+        """Run a statement; return its rows, or nothing when it returns none."""
+        executable = sa.text(statement) if isinstance(statement, str) else statement
+        result = self._call(self.session.execute, executable, parameters)
+        return result.all() if result.returns_rows else []
+
+    def scalar(self, statement: str | sa.Executable, /, **parameters: Any) -> Any:
+        """Run a statement; return the first column of its first row, or ``None``."""
+        rows = self.sql(statement, **parameters)
+        return rows[0][0] if rows else None
+
+    def add(self, *instances: object) -> None:
+        """Add instances to the session."""
+        self.session.add_all(instances)
+
+    def flush(self) -> None:
+        """Flush the session."""
+        self._call(self.session.flush)
+
+    def rollback(self) -> None:
+        """Roll the transaction back; the session begins a new one with its next statement."""
+        self._call(self.session.rollback)
+
+    def commit(self) -> None:
+        """Commit; the session begins a new transaction with its next statement."""
+        self._call(self.session.commit)
+
+    @contextmanager
+    def savepoint(self) -> Iterator[Unit]:
+        """Open a savepoint; it is rolled back when the block raises."""
+        nested = self._call(_begin_nested, self.session)
+        try:
+            yield self
+        except BaseException:
+            self._call(nested.rollback)
+            raise
+        self._call(nested.commit)
+
+
+async def _async_begin_nested(session: AsyncSession) -> Any:
+    return await session.begin_nested()
+
+
+def _begin_nested(session: Session | AsyncSession) -> Any:
+    return _async_begin_nested(session) if isinstance(session, AsyncSession) else session.begin_nested()
+
+
+class Database:
+    """A test's own database, reached in one of the three ways."""
+
+    def __init__(self, way: str, url: sa.URL, portal: BlockingPortal) -> None:
+        """Connect lazily to ``url`` in the given way."""
+        self.way = way
+        self.is_async = way.startswith("async")
+        self.url = url.set(drivername=f"postgresql+{way.split('-')[1]}")
+        self._portal = portal
+        self.engine: Any
+        if self.is_async:
+            self.engine = create_async_engine(self.url, pool_size=20)
+            self._kit: Any = aio
+        else:
+            self.engine = sa.create_engine(self.url, pool_size=20)
+            self._kit = baukit_sync
+
+    def dispose(self) -> None:
+        """Close every pooled connection."""
+        self.call(self.engine.dispose)
+
+    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a function of SQLAlchemy or the kit; what it returns is awaited in the async ways."""
+        if not self.is_async:
+            return function(*args, **kwargs)
+
+        async def run() -> Any:
+            result = function(*args, **kwargs)
+            return await result if hasattr(result, "__await__") else result
+
+        return self._portal.call(run)
+
+    @contextmanager
+    def begin(self, *, isolation: str | None = None) -> Iterator[Unit]:
+        """Open a unit of work on a session with ``expire_on_commit=True``; commit it, or roll it back."""
+        engine = self.engine.execution_options(isolation_level=isolation) if isolation else self.engine
+        factory: Any = async_sessionmaker if self.is_async else sessionmaker
+        session = factory(engine, expire_on_commit=True)()
+        try:
+            yield Unit(session, self.call, self._kit)
+            self.call(session.commit)
+        finally:
+            self.call(session.close)
+
+    def purge(self, tables: Sequence[baukit_sync.TombstoneTable], cutoff: Any, limit: int) -> Any:
+        """Call ``purge_tombstones`` on the engine."""
+        return self.call(self._kit.purge_tombstones, self.engine, tables, cutoff, limit)
+
+
+class Admin:
+    """A blocking look at a test's database from outside, on connections of its own."""
+
+    def __init__(self, url: sa.URL) -> None:
+        """Connect lazily to ``url``."""
+        self.engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+
+    def sql(self, statement: str, /, **parameters: Any) -> Sequence[Any]:
+        """Run a statement and return its rows, or nothing when it returns none."""
+        with self.engine.connect() as connection:
+            result = connection.execute(sa.text(statement), parameters)
+            return result.all() if result.returns_rows else []
+
+    def scalar(self, statement: str, /, **parameters: Any) -> Any:
+        """Run a statement; return the first column of its first row, or ``None``."""
+        rows = self.sql(statement, **parameters)
+        return rows[0][0] if rows else None
+
+    def wait_for_blocked(self, count: int = 1, *, seconds: float = 10) -> None:
+        """Return once ``count`` backends of this database wait for a lock.
+
+        Raises:
+            TimeoutError: They did not within ``seconds``.
+        """
+        deadline = time.monotonic() + seconds
+        waiting = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND wait_event_type = 'Lock'"
+        )
+        with self.engine.connect() as connection:
+            while connection.scalar(sa.text(waiting)) < count:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{count} backends did not block within {seconds} s")
+                time.sleep(0.005)
+
+
+def portal() -> AbstractContextManager[BlockingPortal]:
+    """Run an event loop in a thread of its own."""
+    return start_blocking_portal("asyncio")
