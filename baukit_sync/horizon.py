@@ -59,7 +59,7 @@ def check_cursor(cursor: int) -> None:
     """Refuse what cannot be a cursor of any client.
 
     Args:
-        cursor: An integer in 0..:data:`MAX_REVISION`; a bool, a float or a string is not one.
+        cursor: An integer in 0 to :data:`MAX_REVISION`; a bool, a float or a string is not one.
 
     Raises:
         InvalidCursorError: ``cursor`` is not an integer, or is above :data:`MAX_REVISION`.
@@ -79,7 +79,7 @@ def parse_cursor(text: str) -> int:
             decide yourself whether it means :data:`FULL_RESYNC_CURSOR`.
 
     Returns:
-        The cursor, 0..:data:`MAX_REVISION`.
+        The cursor, 0 to :data:`MAX_REVISION`.
 
     Raises:
         InvalidCursorError: ``text`` is anything else.

@@ -7,25 +7,34 @@ Every name is wrapped in ``conv``: a naming convention leaves it alone.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 from uuid import UUID, uuid4
 
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import Mapped, MappedAsDataclass, Mapper, mapped_column
-from sqlalchemy.schema import conv
+from sqlalchemy.schema import ExecutableDDLElement, conv
+from sqlalchemy.sql.compiler import DDLCompiler
 from sqlalchemy.types import TypeEngine
 
 from baukit_sync.errors import InvalidArgumentError
 
 _Key: TypeAlias = "str | sa.ColumnElement[Any]"
 
-counters = sa.table("sync_revisions", sa.column("owner_id"), sa.column("last_revision"))
+_untyped = sa.MetaData()
+
+counters = sa.Table("sync_revisions", _untyped, sa.Column("owner_id"), sa.Column("last_revision"))
 """For statements: untyped, so that one statement serves uuid, bigint and text owners on every driver."""
 
-horizons = sa.table(
-    "sync_purge_horizons", sa.column("owner_id"), sa.column("horizon_revision"), sa.column("updated_at")
+# Tables, not lightweight ones: schema_translate_map passes those by.
+horizons = sa.Table(
+    "sync_purge_horizons",
+    _untyped,
+    sa.Column("owner_id"),
+    sa.Column("horizon_revision"),
+    sa.Column("updated_at"),
 )
 """For statements, like :data:`counters`."""
 
@@ -42,6 +51,17 @@ def raise_only(insert: postgresql.Insert) -> postgresql.Insert:
 
 COUNTER_FILLFACTOR = 50
 """Half of each page stays free, so that raising a counter is a HOT update: no index entry, no bloat."""
+
+
+class _LowFillfactor(ExecutableDDLElement):
+    """The counters' fillfactor, set after ``CREATE TABLE``: SQLAlchemy 2.0 takes no storage parameters."""
+
+
+@compiles(_LowFillfactor)
+def _set_low_fillfactor(element: _LowFillfactor, compiler: DDLCompiler, **_: Any) -> str:
+    # sa.DDL would escape the percent signs of a name twice.
+    table = compiler.preparer.format_table(cast("sa.Table", element.target))
+    return f"ALTER TABLE {table} SET (fillfactor = {COUNTER_FILLFACTOR})"
 
 
 class SyncTables(NamedTuple):
@@ -87,9 +107,7 @@ def add_sync_tables(
         sa.CheckConstraint("last_revision >= 0", name=conv("sync_revisions_last_revision_check")),
         schema=schema,
     )
-    # SQLAlchemy 2.0 takes no storage parameters for a table, and leaves DDL untyped.
-    low_fillfactor = sa.DDL(f"ALTER TABLE %(fullname)s SET (fillfactor = {COUNTER_FILLFACTOR})")  # type: ignore[no-untyped-call]
-    event.listen(revisions, "after_create", low_fillfactor)
+    event.listen(revisions, "after_create", _LowFillfactor().execute_if(dialect="postgresql"))
     purge_horizons = sa.Table(
         "sync_purge_horizons",
         metadata,

@@ -64,9 +64,18 @@ def check_aware(argument: str, value: datetime) -> None:
         raise InvalidArgumentError(argument, "a timezone-aware datetime")
 
 
-def flush(session: SessionLike) -> None:
-    """Write out what the session has pending, as an ORM query would; a connection has nothing pending."""
-    if not isinstance(session, Connection) and session.autoflush:
+def flush(session: SessionLike, *, always: bool = False) -> None:
+    """Write out what the session has pending, as an ORM query would; a connection has nothing pending.
+
+    Args:
+        session: The session or connection.
+        always: Do so also when the session's autoflush is off.
+
+    Raises:
+        UnsafeTransactionError: The connection is in AUTOCOMMIT; nothing was sent.
+    """
+    if not isinstance(session, Connection) and (always or session.autoflush):
+        _safe_connection(session)
         session.flush()
 
 
@@ -79,16 +88,21 @@ def execute(
         UnsafeTransactionError: The connection is in AUTOCOMMIT; nothing was sent.
         PrimaryRequiredError: The transaction is read-only or runs on a standby; it is aborted.
     """
-    connection = session if isinstance(session, Connection) else session.connection()
-    # The driver's own flag: it knows of AUTOCOMMIT however it was asked for, and reading it costs no I/O.
-    if getattr(connection.connection.dbapi_connection, "autocommit", False):
-        raise UnsafeTransactionError
+    connection = _safe_connection(session)
     try:
         return connection.execute(statement, parameters)
     except DBAPIError as error:
         if sqlstate(error) == _READ_ONLY_TRANSACTION:
             raise PrimaryRequiredError from error
         raise
+
+
+def _safe_connection(session: SessionLike) -> Connection:
+    connection = session if isinstance(session, Connection) else session.connection()
+    # The driver's own flag: it knows of AUTOCOMMIT however it was asked for, and reading it costs no I/O.
+    if getattr(connection.connection.dbapi_connection, "autocommit", False):
+        raise UnsafeTransactionError
+    return connection
 
 
 def sqlstate(error: DBAPIError) -> str | None:

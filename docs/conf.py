@@ -11,8 +11,6 @@ from sphinx.application import Sphinx
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from baukit_sync import aio  # noqa: E402 - also where only the source is there
-
 project = "baukit-sync"
 author = project_copyright = "The baukit-sync authors"
 release = version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
@@ -50,12 +48,6 @@ nitpick_ignore_regex = [
 
 def setup(app: Sphinx) -> None:
     """Show signatures as they are, and let prose have colons: Napoleon looks for types before them."""
-    for function in vars(aio).values():
-        if parameters := getattr(getattr(function, "__signature__", None), "parameters", None):
-            # Sphinx trusts the annotations, which are those of the blocking function.
-            first = next(iter(parameters.values()))
-            function.__annotations__ = {**function.__annotations__, first.name: first.annotation}
-
     written: dict[str, list[str]] = {}
 
     def before(_app: Sphinx, what: str, name: str, _obj: Any, _options: Any, lines: list[str]) -> None:

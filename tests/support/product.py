@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from baukit_sync import SyncColumns, TombstoneTable, add_sync_tables, sync_indexes
+from baukit_sync import PullWindow, SyncColumns, TombstoneTable, add_sync_tables, sync_columns, sync_indexes
+from tests.support.ways import Unit
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 CUTOFF = NOW - timedelta(days=30)
@@ -82,3 +85,71 @@ LISTS = TombstoneTable(
     " ORDER BY deleted_at, id LIMIT :limit FOR UPDATE SKIP LOCKED",
     "DELETE FROM lists WHERE id = ANY(:ids)",
 )
+
+OWNER_TYPES = {"uuid": sa.Uuid(), "bigint": sa.BigInteger(), "text": sa.Text()}
+"""Each has a database schema ``owners_<name>`` with the kit's tables and a table of documents."""
+
+typed_metadata = sa.MetaData()
+for _name, _type in OWNER_TYPES.items():
+    add_sync_tables(typed_metadata, owner_type=_type, schema=f"owners_{_name}")
+    sa.Table(
+        "documents",
+        typed_metadata,
+        *sync_columns(_type),
+        *sync_indexes("documents"),
+        schema=f"owners_{_name}",
+    )
+
+CALLS: Mapping[str, Callable[[Unit, Any], Any]] = {
+    "allocate_revisions": lambda unit, owner: unit.allocate_revisions({owner: 2}),
+    "current_revision": lambda unit, owner: unit.current_revision(owner),
+    "current_revision_for_update": lambda unit, owner: unit.current_revision_for_update(owner),
+    "ensure_owner": lambda unit, owner: unit.ensure_owner(owner),
+    "fence_restore": lambda unit, _owner: unit.fence_restore(gap=10),
+    "guard_pull_cursor": lambda unit, owner: unit.guard_pull_cursor(owner, 0),
+    "guard_pull_cursors": lambda unit, owner: unit.guard_pull_cursors({owner: 0}),
+    "guard_push_cursor": lambda unit, owner: unit.guard_push_cursor(owner, 0),
+    "next_revision": lambda unit, owner: unit.next_revision(owner),
+    "next_revisions": lambda unit, owner: unit.next_revisions(owner, 2),
+    "pull_page": lambda unit, owner: unit.pull_page(
+        PullWindow(owner, 0, 10), [Note], limit=10, mappings=True
+    ),
+    "purge_horizon": lambda unit, owner: unit.purge_horizon(owner),
+    "purge_tombstone_batch": lambda unit, _owner: unit.purge_tombstone_batch(NOTES, CUTOFF, 10),
+    "soft_delete_where": lambda unit, owner: unit.soft_delete_where(Note, Note.owner_id == owner),
+    "undelete_where": lambda unit, owner: unit.undelete_where(Note, Note.owner_id == owner),
+    "update_where": lambda unit, owner: unit.update_where(Note, {"title": "x"}, Note.owner_id == owner),
+}
+"""One valid call of each function that works in the caller's transaction."""
+
+READERS = {"current_revision", "pull_page", "purge_horizon"}
+"""Those that lock nothing."""
+
+ALLOCATIONS = {"allocate_revisions", "next_revision", "next_revisions"}
+"""Those that leave pending objects alone."""
+
+ALWAYS_FLUSH = {"pull_page", "soft_delete_where", "undelete_where", "update_where"}
+"""Those that flush whatever the session's autoflush says."""
+
+
+def create_tables(engine: sa.Engine) -> None:
+    """Create the product's tables and the schemas of :data:`OWNER_TYPES`."""
+    Base.metadata.create_all(engine)
+    with engine.begin() as connection:
+        for name in OWNER_TYPES:
+            connection.execute(sa.schema.CreateSchema(f"owners_{name}"))
+    typed_metadata.create_all(engine)
+
+
+def delete_rows(engine: sa.Engine) -> None:
+    """Empty every table that :func:`create_tables` makes."""
+    with engine.begin() as connection:
+        for table in reversed([*Base.metadata.sorted_tables, *typed_metadata.sorted_tables]):
+            connection.execute(table.delete())
+
+
+def write_note(unit: Unit, owner_id: UUID, *, deleted_at: datetime | None = None) -> int:
+    """Insert a note, or a tombstone, and return its revision."""
+    revision: int = unit.next_revision(owner_id)
+    unit.sql(sa.insert(Note).values(id=uuid4(), owner_id=owner_id, deleted_at=deleted_at, revision=revision))
+    return revision

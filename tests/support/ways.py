@@ -9,25 +9,34 @@ so concurrency tests use plain threads and barriers in every way.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import sqlalchemy as sa
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import (
+    AsyncEngine,
+    async_scoped_session,
+    async_sessionmaker,
+    create_async_engine,
+)
+from sqlalchemy.orm import scoped_session, sessionmaker
 
 import baukit_sync
 from baukit_sync import aio
 
 WAYS = ("blocking-psycopg", "async-psycopg", "async-asyncpg")
 
+HANDLES = ("session", "scoped session", "connection")
+"""What a product may call the kit with."""
+
 
 class Unit:
-    """A session in a transaction, with the kit's functions as its methods."""
+    """A session or connection in a transaction, with the kit's functions as its methods."""
 
-    def __init__(self, session: Session | AsyncSession, call: Callable[..., Any], kit: Any) -> None:
+    def __init__(self, session: Any, call: Callable[..., Any], kit: Any) -> None:
         """Wrap a session; ``call`` runs a function, and awaits it in the async ways."""
         self.session = session
         self._call = call
@@ -42,7 +51,7 @@ class Unit:
         """Run a statement; return its rows, or nothing when it returns none."""
         executable = sa.text(statement) if isinstance(statement, str) else statement
         result = self._call(self.session.execute, executable, parameters)
-        return result.all() if result.returns_rows else []
+        return [] if isinstance(result, sa.CursorResult) and not result.returns_rows else result.all()
 
     def scalar(self, statement: str | sa.Executable, /, **parameters: Any) -> Any:
         """Run a statement; return the first column of its first row, or ``None``."""
@@ -66,41 +75,63 @@ class Unit:
         self._call(self.session.commit)
 
     @contextmanager
-    def savepoint(self) -> Iterator[Unit]:
-        """Open a savepoint; it is rolled back when the block raises."""
-        nested = self._call(_begin_nested, self.session)
+    def savepoint(self) -> Iterator[Any]:
+        """Open a savepoint; it is rolled back when the block raises, or calls ``rollback`` on what it got."""
+        nested = self._call(self.session.begin_nested)
         try:
-            yield self
+            yield nested
         except BaseException:
             self._call(nested.rollback)
             raise
-        self._call(nested.commit)
-
-
-async def _async_begin_nested(session: AsyncSession) -> Any:
-    return await session.begin_nested()
-
-
-def _begin_nested(session: Session | AsyncSession) -> Any:
-    return _async_begin_nested(session) if isinstance(session, AsyncSession) else session.begin_nested()
+        if nested.is_active:
+            self._call(nested.commit)
 
 
 class Database:
     """A test's own database, reached in one of the three ways."""
 
-    def __init__(self, way: str, url: sa.URL, portal: BlockingPortal) -> None:
-        """Connect lazily to ``url`` in the given way."""
+    def __init__(
+        self,
+        way: str,
+        url: sa.URL,
+        portal: BlockingPortal,
+        *,
+        settings: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> None:
+        """Connect lazily to ``url`` in the given way.
+
+        Args:
+            way: One of :data:`WAYS`.
+            url: Where to; its driver is replaced.
+            portal: The event loop of the async ways.
+            settings: PostgreSQL settings of every connection.
+            options: Go to ``create_engine``.
+        """
         self.way = way
         self.is_async = way.startswith("async")
-        self.url = url.set(drivername=f"postgresql+{way.split('-')[1]}")
+        self.driver = way.split("-")[1]
+        self.url = url.set(drivername=f"postgresql+{self.driver}")
         self._portal = portal
-        self.engine: Any
-        if self.is_async:
-            self.engine = create_async_engine(self.url, pool_size=20)
-            self._kit: Any = aio
-        else:
-            self.engine = sa.create_engine(self.url, pool_size=20)
-            self._kit = baukit_sync
+        self._kit: Any = aio if self.is_async else baukit_sync
+        if settings is not None:
+            options["connect_args"] = _connect_args(self.driver, settings)
+        create: Any = create_async_engine if self.is_async else sa.create_engine
+        self.engine: Any = create(self.url, **{"pool_size": 20, **options})
+
+    @property
+    def sync_engine(self) -> sa.Engine:
+        """The engine that has the events, the pool and the cache."""
+        return self.engine.sync_engine if isinstance(self.engine, AsyncEngine) else self.engine
+
+    @contextmanager
+    def another(self, **options: Any) -> Iterator[Database]:
+        """Connect to the same database in the same way with other options."""
+        other = Database(self.way, self.url, self._portal, **options)
+        try:
+            yield other
+        finally:
+            other.dispose()
 
     def dispose(self) -> None:
         """Close every pooled connection."""
@@ -118,20 +149,52 @@ class Database:
         return self._portal.call(run)
 
     @contextmanager
-    def begin(self, *, isolation: str | None = None) -> Iterator[Unit]:
-        """Open a unit of work on a session with ``expire_on_commit=True``; commit it, or roll it back."""
+    def begin(self, *, isolation: str | None = None, handle: str = "session") -> Iterator[Unit]:
+        """Open a unit of work; commit it, or roll it back when the block raises.
+
+        Args:
+            isolation: Another isolation level than the engine's.
+            handle: One of :data:`HANDLES`. Sessions have ``expire_on_commit=True``.
+        """
         engine = self.engine.execution_options(isolation_level=isolation) if isolation else self.engine
-        factory: Any = async_sessionmaker if self.is_async else sessionmaker
-        session = factory(engine, expire_on_commit=True)()
+        session: Any = self.call(self._open, engine, handle)
         try:
             yield Unit(session, self.call, self._kit)
             self.call(session.commit)
         finally:
             self.call(session.close)
 
+    def _open(self, engine: Any, handle: str) -> Any:
+        if handle == "connection":
+            return engine.connect()
+        factory: Any = async_sessionmaker if self.is_async else sessionmaker
+        scoped: Any = async_scoped_session if self.is_async else scoped_session
+        sessions = factory(engine, expire_on_commit=True)
+        return sessions() if handle == "session" else scoped(sessions, scopefunc=lambda: None)
+
     def purge(self, tables: Sequence[baukit_sync.TombstoneTable], cutoff: Any, limit: int) -> Any:
         """Call ``purge_tombstones`` on the engine."""
         return self.call(self._kit.purge_tombstones, self.engine, tables, cutoff, limit)
+
+    @contextmanager
+    def statements(self) -> Iterator[list[str]]:
+        """Collect every statement that is sent through this database's engine."""
+        sent: list[str] = []
+
+        def record(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+            sent.append(statement)
+
+        event.listen(self.sync_engine, "before_cursor_execute", record)
+        try:
+            yield sent
+        finally:
+            event.remove(self.sync_engine, "before_cursor_execute", record)
+
+
+def _connect_args(driver: str, settings: Mapping[str, str]) -> Mapping[str, Any]:
+    if driver == "asyncpg":
+        return {"server_settings": settings}
+    return {"options": " ".join(f"-c {name}={value}" for name, value in settings.items())}
 
 
 class Admin:
@@ -151,6 +214,13 @@ class Admin:
         """Run a statement; return the first column of its first row, or ``None``."""
         rows = self.sql(statement, **parameters)
         return rows[0][0] if rows else None
+
+    def disconnect_others(self) -> None:
+        """End every other connection to this database."""
+        self.sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
 
     def wait_for_blocked(self, count: int = 1, *, seconds: float = 10) -> None:
         """Return once ``count`` backends of this database wait for a lock.
