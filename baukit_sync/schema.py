@@ -75,7 +75,7 @@ def add_sync_tables(
     metadata: sa.MetaData,
     *,
     owner: str | None = None,
-    owner_type: TypeEngine[Any] | None = None,
+    owner_type: TypeEngine[Any] | type[TypeEngine[Any]] | None = None,
     ondelete: str | None = "CASCADE",
     schema: str | None = None,
 ) -> SyncTables:
@@ -93,7 +93,12 @@ def add_sync_tables(
 
     Returns:
         The two tables.
+
+    Raises:
+        InvalidArgumentError: ``ondelete`` is another action than CASCADE, RESTRICT or NO ACTION.
     """
+    if ondelete not in {None, "CASCADE", "RESTRICT", "NO ACTION"}:
+        raise InvalidArgumentError("ondelete", "CASCADE, RESTRICT, NO ACTION or None: a key has no null")
     of_owner = sa.Uuid() if owner_type is None else owner_type
     to_owner = (
         [sa.ForeignKey(owner, name=conv("sync_revisions_owner_id_fkey"), ondelete=ondelete)] if owner else []
@@ -127,7 +132,7 @@ def add_sync_tables(
     return SyncTables(revisions, purge_horizons)
 
 
-def sync_columns(owner_type: TypeEngine[Any] | None = None) -> list[sa.Column[Any]]:
+def sync_columns(owner_type: TypeEngine[Any] | type[TypeEngine[Any]] | None = None) -> list[sa.Column[Any]]:
     """Return the five columns of a syncable table, for a ``Table`` or an imperative mapping.
 
     Args:
