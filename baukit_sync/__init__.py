@@ -12,6 +12,7 @@ from baukit_sync.errors import (
     DeleteMismatchError,
     EmbeddedServerError,
     ExceedsSafeIntegerError,
+    HardDeleteError,
     HlcError,
     InvalidArgumentError,
     InvalidComponentError,
@@ -20,21 +21,39 @@ from baukit_sync.errors import (
     InvalidTimestampError,
     MissingExtraError,
     NegativeCursorError,
+    OwnerChangedError,
+    OwnerMissingError,
     PrimaryRequiredError,
     PullCursorError,
     PurgeError,
     ResyncRequiredError,
+    RevisionAssignedError,
     SelectorShapeError,
     SyncError,
+    TrackingError,
     UnknownOwnerError,
     UnsafeTransactionError,
+    UnstampedWriteError,
 )
-from baukit_sync.hlc import HybridLogicalClock, HybridLogicalClockState
-from baukit_sync.horizon import check_pull_cursor, parse_cursor
+from baukit_sync.hlc import (
+    HybridLogicalClock,
+    HybridLogicalClockState,
+)
+from baukit_sync.horizon import (
+    check_pull_cursor,
+    parse_cursor,
+)
+from baukit_sync.pages import (
+    Change,
+    PullPage,
+    PullSource,
+    pull_page,
+)
 from baukit_sync.pull import (
     PullWindow,
     fence_restore,
     guard_pull_cursor,
+    guard_pull_cursors,
     guard_push_cursor,
     purge_horizon,
 )
@@ -45,6 +64,9 @@ from baukit_sync.purge import (
     TombstoneTable,
     purge_tombstone_batch,
     purge_tombstones,
+)
+from baukit_sync.retry import (
+    retry_transaction,
 )
 from baukit_sync.revisions import (
     allocate_revisions,
@@ -62,12 +84,28 @@ from baukit_sync.schema import (
     sync_columns,
     sync_indexes,
 )
-from baukit_sync.slots import FixedUtcInterval, FixedUtcSlot
-from baukit_sync.transaction import OwnerId
+from baukit_sync.slots import (
+    FixedUtcInterval,
+    FixedUtcSlot,
+)
+from baukit_sync.tracking import (
+    STAMPED_BY_HAND,
+    track,
+)
+from baukit_sync.transaction import (
+    OwnerId,
+)
+from baukit_sync.writes import (
+    soft_delete_where,
+    undelete_where,
+    update_where,
+)
 
 __all__ = [
+    "STAMPED_BY_HAND",
     "BatchLimitExceededError",
     "BlankDeviceIdError",
+    "Change",
     "ClockDriftError",
     "CursorAheadError",
     "DeleteMismatchError",
@@ -75,6 +113,7 @@ __all__ = [
     "ExceedsSafeIntegerError",
     "FixedUtcInterval",
     "FixedUtcSlot",
+    "HardDeleteError",
     "HlcError",
     "HybridLogicalClock",
     "HybridLogicalClockState",
@@ -85,23 +124,30 @@ __all__ = [
     "InvalidTimestampError",
     "MissingExtraError",
     "NegativeCursorError",
+    "OwnerChangedError",
     "OwnerId",
+    "OwnerMissingError",
     "PrimaryRequiredError",
     "PullCursorError",
+    "PullPage",
+    "PullSource",
     "PullWindow",
     "PurgeBatch",
     "PurgeError",
     "PurgeReport",
     "PurgedTable",
     "ResyncRequiredError",
+    "RevisionAssignedError",
     "SelectorShapeError",
     "SyncColumns",
     "SyncDataclassColumns",
     "SyncError",
     "SyncTables",
     "TombstoneTable",
+    "TrackingError",
     "UnknownOwnerError",
     "UnsafeTransactionError",
+    "UnstampedWriteError",
     "add_sync_tables",
     "allocate_revisions",
     "check_pull_cursor",
@@ -110,13 +156,20 @@ __all__ = [
     "ensure_owner",
     "fence_restore",
     "guard_pull_cursor",
+    "guard_pull_cursors",
     "guard_push_cursor",
     "next_revision",
     "next_revisions",
     "parse_cursor",
+    "pull_page",
     "purge_horizon",
     "purge_tombstone_batch",
     "purge_tombstones",
+    "retry_transaction",
+    "soft_delete_where",
     "sync_columns",
     "sync_indexes",
+    "track",
+    "undelete_where",
+    "update_where",
 ]

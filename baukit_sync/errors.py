@@ -23,6 +23,12 @@
      |    |__ BatchLimitExceededError
      |    |__ DeleteMismatchError
      |    |__ SelectorShapeError
+     |__ TrackingError
+     |    |__ HardDeleteError
+     |    |__ OwnerChangedError
+     |    |__ OwnerMissingError
+     |    |__ RevisionAssignedError
+     |    |__ UnstampedWriteError
      |__ EmbeddedServerError
      |__ MissingExtraError           (also ImportError)
 
@@ -288,6 +294,68 @@ class SelectorShapeError(PurgeError):
 
     def __str__(self) -> str:
         return f"the selector of {self.table} must return id, owner_id and a positive revision in every row"
+
+
+class TrackingError(SyncError):
+    """A tracked session refused a write that it cannot stamp; nothing of the flush or statement was sent.
+
+    Attributes:
+        table: The table that would have been written.
+    """
+
+    code = "tracking_error"
+
+    def __init__(self, table: str) -> None:
+        super().__init__(table)
+        self.table = table
+
+
+class HardDeleteError(TrackingError):
+    """A row of a syncable table would have been removed: clients that have it would keep it for ever."""
+
+    code = "hard_delete"
+
+    def __str__(self) -> str:
+        return f"rows of {self.table} would be removed and no client told: make them tombstones"
+
+
+class OwnerChangedError(TrackingError):
+    """A row would have moved to another owner: the old owner's clients would keep it for ever."""
+
+    code = "owner_changed"
+
+    def __str__(self) -> str:
+        return f"a row of {self.table} cannot change its owner: delete it, and add a copy for the new owner"
+
+
+class OwnerMissingError(TrackingError):
+    """A new row has no owner yet when it is flushed."""
+
+    code = "owner_missing"
+
+    def __str__(self) -> str:
+        return f"a new row of {self.table} has no owner: set owner_id, or flush the owner first"
+
+
+class RevisionAssignedError(TrackingError):
+    """A revision was assigned by hand in a session that stamps its rows itself."""
+
+    code = "revision_assigned"
+
+    def __str__(self) -> str:
+        return f"the revision of a row of {self.table} was assigned by hand: leave it to the tracked session"
+
+
+class UnstampedWriteError(TrackingError):
+    """A statement or a flush would have written rows without giving each its own revision."""
+
+    code = "unstamped_write"
+
+    def __str__(self) -> str:
+        return (
+            f"rows of {self.table} would be written without new revisions: change ORM objects, or use"
+            " update_where, soft_delete_where or undelete_where"
+        )
 
 
 class EmbeddedServerError(SyncError):

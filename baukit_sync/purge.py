@@ -245,6 +245,6 @@ def _tombstone(table: TombstoneTable, row: RowMapping) -> tuple[Any, Any, int]:
         row_id, owner_id, revision = row["id"], row["owner_id"], row["revision"]
     except KeyError:
         raise SelectorShapeError(table.name) from None
-    if row_id is None or owner_id is None or not isinstance(revision, int) or revision < 1:
+    if row_id is None or owner_id is None or type(revision) is not int or revision < 1:
         raise SelectorShapeError(table.name)
     return row_id, owner_id, revision

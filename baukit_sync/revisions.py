@@ -7,6 +7,7 @@ revisions is the order of commits. Other owners are not touched, and a rollback 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,7 +16,15 @@ from sqlalchemy.dialects import postgresql
 from baukit_sync.errors import UnknownOwnerError
 from baukit_sync.horizon import MAX_REVISION
 from baukit_sync.schema import counters
-from baukit_sync.transaction import OwnerId, SessionLike, check_integer, check_owner_id, execute, flush
+from baukit_sync.transaction import (
+    OwnerId,
+    OwnerT,
+    SessionLike,
+    check_integer,
+    check_owner_id,
+    execute,
+    flush,
+)
 
 _ALLOCATE = (
     sa.update(counters)
@@ -63,7 +72,7 @@ def _allocate_many() -> sa.UpdateBase:
             sa.select(sa.func.count()).select_from(locked).scalar_subquery() == sa.func.cardinality(owners)
         )
         .values(last_revision=counters.c.last_revision + wanted.c.count)
-        .returning(counters.c.owner_id, counters.c.last_revision)
+        .returning(counters.c.owner_id, counters.c.last_revision, sa.func.clock_timestamp())
     )
 
 
@@ -122,7 +131,7 @@ def next_revisions(session: SessionLike, owner_id: OwnerId, count: int) -> range
     return range(last - count + 1, last + 1)
 
 
-def allocate_revisions(session: SessionLike, counts: Mapping[OwnerId, int]) -> dict[OwnerId, range]:
+def allocate_revisions(session: SessionLike, counts: Mapping[OwnerT, int]) -> dict[OwnerT, range]:
     """Allocate blocks for several owners in one statement; otherwise as :func:`next_revisions`.
 
     The counters are locked in the order of their owner ids, so that two transactions which write for the same
@@ -141,20 +150,24 @@ def allocate_revisions(session: SessionLike, counts: Mapping[OwnerId, int]) -> d
         PrimaryRequiredError: The transaction is read-only or runs on a standby.
         InvalidArgumentError: A count is not an integer >= 1, or an owner id is not a UUID, an int or a str.
     """
+    return allocate_at(session, counts)[0] if counts else {}
+
+
+def allocate_at(session: SessionLike, counts: Mapping[OwnerT, int]) -> tuple[dict[OwnerT, range], datetime]:
+    """Do as :func:`allocate_revisions` for at least one owner; also return the server's time then."""
     for owner_id, count in counts.items():
         check_owner_id(owner_id)
         check_integer("count", count, least=1, most=MAX_REVISION)
-    if not counts:
-        return {}
     parameters: dict[str, Any] = {"owners": list(counts), "counts": list(counts.values())}
     rows: Sequence[Any] = execute(session, _ALLOCATE_MANY, parameters).all()
-    lasts: dict[OwnerId, int] = dict(rows)
-    if len(lasts) != len(counts):
+    if len(rows) != len(counts):
         raise UnknownOwnerError
-    return {
+    lasts: dict[OwnerT, int] = {owner_id: last for owner_id, last, _ in rows}
+    blocks = {
         owner_id: range(lasts[owner_id] - count + 1, lasts[owner_id] + 1)
         for owner_id, count in counts.items()
     }
+    return blocks, rows[0][2]
 
 
 def ensure_owner(session: SessionLike, owner_id: OwnerId) -> None:
@@ -172,7 +185,7 @@ def ensure_owner(session: SessionLike, owner_id: OwnerId) -> None:
         PrimaryRequiredError: The transaction is read-only or runs on a standby.
         InvalidArgumentError: ``owner_id`` is not a UUID, an int or a str.
 
-    Waits for another transaction that is creating the same counter. Commits nothing. Source: contract
+    Waits for a transaction that is creating or holds the same counter. Commits nothing. Source: contract
     section 3.
     """
     check_owner_id(owner_id)

@@ -23,18 +23,20 @@ from baukit_sync.errors import InvalidArgumentError
 
 _Key: TypeAlias = "str | sa.ColumnElement[Any]"
 
-_untyped = sa.MetaData()
+_metadata, _untyped = sa.MetaData(), sa.types.NullType()
 
-counters = sa.Table("sync_revisions", _untyped, sa.Column("owner_id"), sa.Column("last_revision"))
+counters = sa.Table(
+    "sync_revisions", _metadata, sa.Column("owner_id", _untyped), sa.Column("last_revision", _untyped)
+)
 """For statements: untyped, so that one statement serves uuid, bigint and text owners on every driver."""
 
 # Tables, not lightweight ones: schema_translate_map passes those by.
 horizons = sa.Table(
     "sync_purge_horizons",
-    _untyped,
-    sa.Column("owner_id"),
-    sa.Column("horizon_revision"),
-    sa.Column("updated_at"),
+    _metadata,
+    sa.Column("owner_id", _untyped),
+    sa.Column("horizon_revision", _untyped),
+    sa.Column("updated_at", _untyped),
 )
 """For statements, like :data:`counters`."""
 

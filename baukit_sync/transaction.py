@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
 
 from sqlalchemy import Connection, CursorResult, Executable
@@ -18,6 +18,9 @@ from baukit_sync.errors import InvalidArgumentError, PrimaryRequiredError, Unsaf
 
 OwnerId: TypeAlias = UUID | int | str
 """Whom a row is synced for, in the Python type of the owner column."""
+
+OwnerT = TypeVar("OwnerT", bound=OwnerId)
+"""One of the owner types: a ``dict[UUID, int]`` is no ``Mapping[OwnerId, int]``, since keys are invariant."""
 
 SessionLike: TypeAlias = Session | scoped_session[Session] | Connection
 """What a product has open: an ORM session or a Core connection."""

@@ -39,10 +39,8 @@ nitpick_ignore_regex = [
     # A field, from the docstring of its neighbour.
     ("py:attr", "next_cursors"),
     # Type variables, and aliases that only annotations name.
-    (
-        "py:class",
-        r"baukit_sync\.(wire\.ChangeT|aio\.[RS]|retry\.[RS])|_Type|AnySelect|Criterion|SessionLike|Values",
-    ),
+    ("py:class", r"baukit_sync\.(transaction\.OwnerT|wire\.ChangeT|aio\.[RS]|retry\.[RS])"),
+    ("py:class", r"_Type|AnySelect|Criterion|SessionLike|Values"),
 ]
 
 
