@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -82,7 +81,9 @@ def wheel(session: nox.Session) -> None:
     shutil.copytree("tests", folder / "tests")
     shutil.copy("pyproject.toml", folder)
     with session.chdir(folder):
-        session.run("pytest", "tests/unit", "tests/acceptance", *session.posargs)
+        session.run(
+            "pytest", "-n", "auto", "--dist", "loadfile", "tests/unit", "tests/acceptance", *session.posargs
+        )
 
 
 @nox.session
@@ -95,4 +96,5 @@ def bench(session: nox.Session) -> None:
 
 def _tests(session: nox.Session, sqlalchemy: str, *arguments: str) -> None:
     session.install(EVERYTHING, SQLALCHEMY[sqlalchemy], *_group("test"))
-    session.run("pytest", *arguments, env={"CI": os.environ.get("CI", "")})
+    # A documentation page is one program: its blocks stay on one worker.
+    session.run("pytest", "-n", "auto", "--dist", "loadfile", *arguments)
