@@ -131,7 +131,7 @@ def undelete_where(session: SessionLike, model: type[Any], *criteria: Criterion)
 
 
 def _mapper(model: type[Any]) -> Mapper[Any]:
-    mapper: Mapper[Any] | None = sa.inspect(model, raiseerr=False)
+    mapper: Mapper[Any] | None = sa.inspect(model, raiseerr=False) if isinstance(model, type) else None
     if mapper is None or not {"owner_id", "revision", "deleted_at"} <= set(mapper.columns.keys()):
         raise InvalidArgumentError("model", "a mapped class with owner_id, revision and deleted_at")
     return mapper
