@@ -1,4 +1,4 @@
-"""PgBouncer in transaction mode: many clients, two server connections, nothing that outlives a transaction."""
+"""PgBouncer in transaction mode: many clients, two server connections, and nothing that stays on them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_writers_of_several_owners_share_them_too(pooled: Database, admin: Admin
     def write_many() -> None:
         for turn in range(10):
             with pooled.begin() as unit:
-                unit.allocate_revisions({owner: 2 for owner in owners[turn % 3 :] + owners[: turn % 3]})
+                unit.allocate_revisions(dict.fromkeys(owners[turn % 3 :] + owners[: turn % 3], 2))
 
     together(*[write_many] * 6)
 

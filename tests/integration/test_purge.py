@@ -448,11 +448,19 @@ def test_a_drain_commits_one_transaction_for_each_batch(
 def test_a_drain_ends_when_a_batch_deletes_nothing(db: Database, admin: Admin, owner: UUID) -> None:
     """It does not read the same locked batch again and again."""
     write(db, owner, EXPIRED, EXPIRED, EXPIRED)
-    with db.begin() as writer:
+    batches: list[Any] = []
+
+    def stop_at_ten(connection: Any) -> None:
+        batches.append(connection)
+        assert len(batches) < 10
+
+    with db.another() as other, other.begin() as writer:
         writer.next_revision(owner)
+        event.listen(db.sync_engine, "commit", stop_at_ten)
         report = db.purge([NOTES], CUTOFF, 2)
 
     assert PurgeReport((PurgedTable("notes", 0),)) == report
+    assert 1 == len(batches)
     assert [1, 2, 3] == notes(admin, owner)
 
 

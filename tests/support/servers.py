@@ -1,4 +1,4 @@
-"""The PostgreSQL that the tests run on: embedded unless the environment asks for another."""
+"""The PostgreSQL that the tests run on, embedded unless the environment asks for another, and PgBouncer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pwd
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,3 +101,52 @@ def _docker() -> Iterator[sa.URL]:
     image = os.environ.get("BAUKIT_SYNC_TEST_POSTGRES_IMAGE", "postgres:18")
     with PostgresContainer(image, driver="psycopg") as container:
         yield sa.make_url(container.get_connection_url())
+
+
+@contextmanager
+def pgbouncer(server: sa.URL, *, server_connections: int) -> Iterator[sa.URL]:
+    """Yield the URL of a PgBouncer in transaction mode in front of a server's database."""
+    host = server.query.get("host", server.host)
+    # PgBouncer refuses to run as root too. Whoever owns the server's socket may connect to it.
+    user = None
+    if os.geteuid() == 0:
+        user = Path(str(host)).stat().st_uid if str(host).startswith("/") else pwd.getpwnam("nobody").pw_uid
+    with tempfile.TemporaryDirectory(prefix="baukit-sync-pgbouncer-") as folder:
+        if user is not None:
+            os.chown(folder, user, -1)
+        settings = Path(folder, "pgbouncer.ini")
+        password = f" password={server.password}" if server.password else ""
+        settings.write_text(
+            f"""
+            [databases]
+            {server.database} = host={host} port={server.port or 5432} user={server.username}{password}
+            [pgbouncer]
+            listen_addr =
+            unix_socket_dir = {folder}
+            auth_type = any
+            pool_mode = transaction
+            default_pool_size = {server_connections}
+            """
+        )
+        url = server.set(host=None, port=6432, query={"host": folder})
+        process = subprocess.Popen(["pgbouncer", "-q", str(settings)], user=user, stderr=subprocess.DEVNULL)
+        try:
+            _wait_for(url)
+            yield url
+        finally:
+            process.terminate()
+            process.wait(10)
+
+
+def _wait_for(url: sa.URL) -> None:
+    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            engine.connect().close()
+        except sa.exc.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+        else:
+            return
