@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy.orm import Session, UOWTransaction
+from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import instance_dict, instance_state
 
 from baukit_sync.errors import (
@@ -21,7 +21,7 @@ PLAN = "baukit_sync_plan"
 """Where a flush keeps its plan until it ends."""
 
 
-def refuse_escaped(_session: Session, context: UOWTransaction) -> None:
+def refuse_escaped(_session: Session, context: Any) -> None:
     """Refuse what the flush wrote and the plan did not foresee. Listens to ``after_flush``.
 
     Other listeners can change objects after the plan was made, and SQLAlchemy some while it flushes.
@@ -30,23 +30,30 @@ def refuse_escaped(_session: Session, context: UOWTransaction) -> None:
         TrackingError: There is such a row; the flush is rolled back.
     """
     plan: Plan = context.attributes[PLAN]
+    fates: dict[State, tuple[bool, bool]] = context.states
     for mapper, states in context.mappers.items():
         shape = shape_of(mapper)
-        for state in states.difference(plan.revisions) if shape.syncable else ():
-            is_delete, is_only_listed = context.states[state]
-            if is_delete and not is_only_listed:
+        for state in states if shape.syncable else ():
+            is_delete, is_only_listed = fates[state]
+            if is_only_listed:
+                continue
+            if is_delete:
                 raise HardDeleteError(shape.table)
-            if not is_only_listed and _is_unstamped(state, shape):
+            if state in plan.revisions:
+                _check_stamp(state, shape, plan)
+            elif _is_unstamped(state, shape):
                 raise UnstampedWriteError(shape.table)
-    for state, revision in plan.revisions.items():
-        values, owner_id = state.dict, plan.owners[state]
-        # Comparing UUIDs runs Python code.
-        if values.get("owner_id") is not owner_id and values.get("owner_id") != owner_id:
-            raise OwnerChangedError(shape_of(state.mapper).table)
-        if values.get("revision") != revision:
-            raise RevisionAssignedError(shape_of(state.mapper).table)
-        if state.key is not None and is_renamed(state, shape_of(state.mapper)):
-            raise HardDeleteError(shape_of(state.mapper).table)
+            if state.key is not None and is_renamed(state, shape):
+                raise HardDeleteError(shape.table)
+
+
+def _check_stamp(state: State, shape: Shape, plan: Plan) -> None:
+    values, owner_id = state.dict, plan.owners[state]
+    # Comparing UUIDs runs Python code.
+    if values.get("owner_id") is not owner_id and values.get("owner_id") != owner_id:
+        raise OwnerChangedError(shape.table)
+    if values.get("revision") != plan.revisions[state]:
+        raise RevisionAssignedError(shape.table)
 
 
 def _is_unstamped(state: State, shape: Shape) -> bool:

@@ -52,12 +52,12 @@ class Plan:
 
     Attributes:
         session: Whose flush it is.
-        removed: What the session would delete.
+        removed: What the flush would remove, with its instances.
         owners: Each row to stamp, with its owner.
         revisions: Each row that was stamped, with its revision.
         tombstones: The rows among them that become tombstones.
-        leaving: Parents, relationships, and the children that left them and become tombstones.
-        orphans: Rows that the flush would remove because they left a parent.
+        leaving: Parents, relationships, and the children that left them and must stay.
+        orphans: Rows that have left a parent.
         held: The instances; a session refers to its own only weakly.
     """
 
@@ -105,7 +105,9 @@ class Plan:
         now = datetime.min.replace(tzinfo=UTC)
         for bind, rows in self._rows().items():
             connection = self.session.connection(bind_arguments={"bind": bind})
-            blocks, now = allocate_at(connection, {owner_id: len(states) for owner_id, states in rows.items()})
+            blocks, now = allocate_at(
+                connection, {owner_id: len(states) for owner_id, states in rows.items()}
+            )
             for owner_id, states in rows.items():
                 self.revisions.update(zip(states, blocks[owner_id], strict=True))
         for state, instance in self.removed.items():
@@ -166,29 +168,31 @@ class Plan:
             if relationship.key in parent.committed_state:
                 raise UnstampedWriteError(str(relationship.secondary))
         for relationship in shape.to_children:
-            if relationship.key not in parent.committed_state:
-                continue
-            history = history_of(parent, relationship)
-            for child in (*history.added, *history.deleted):
-                state: State | None = child if child is None else instance_state(child)
-                if state is None or not state.persistent:
-                    continue
-                is_removed = relationship.cascade.delete_orphan or state in self.removed
-                if is_removed and has_left(state, relationship):
-                    self.leaving.append((parent, relationship, child))
-                elif is_to_children(relationship) and shape_of(state.mapper).tracked:
-                    if sets_owner(relationship) and has_left(state, relationship):
-                        raise OwnerChangedError(shape_of(state.mapper).table)
-                    self._write(state, shape_of(state.mapper))
+            if relationship.key in parent.committed_state:
+                history = history_of(parent, relationship)
+                for child in (*history.added, *history.deleted):
+                    if child is not None and instance_state(child).persistent:
+                        self._add_child(parent, relationship, child)
+
+    def _add_child(self, parent: State, relationship: Relationship, child: Any) -> None:
+        state = instance_state(child)
+        shape = shape_of(state.mapper)
+        left = has_left(state, relationship)
+        if left and (relationship.cascade.delete_orphan or state in self.removed):
+            self.removed[state] = child
+            if shape.syncable:
+                self.leaving.append((parent, relationship, child))
+        elif is_to_children(relationship) and shape.tracked:
+            if left and sets_owner(relationship):
+                raise OwnerChangedError(shape.table)
+            self._write(state, shape)
 
     def _add_removed(self) -> None:
         """Make tombstones of what the flush would remove, and of all that SQLAlchemy's cascades reach."""
-        waiting = [*self.removed.values(), *(child for _, _, child in self.leaving)]
-        seen = set[State]()
-        saved = {*self.removed, *(instance_state(child) for _, _, child in self.leaving)}
         for state in self.orphans:
-            if state not in saved:
+            if state not in self.removed:
                 raise HardDeleteError(shape_of(state.mapper).table)
+        waiting, seen = list(self.removed.values()), set[State]()
         while waiting:
             instance = waiting.pop()
             state = instance_state(instance)

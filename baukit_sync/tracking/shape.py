@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapper, RelationshipDirection, RelationshipProperty
-from sqlalchemy.orm.mapper import _all_registries
+
+# SQLAlchemy has no public way to find all mapped classes.
+from sqlalchemy.orm.mapper import _all_registries  # pyright: ignore[reportPrivateUsage]
 
 Relationship: TypeAlias = RelationshipProperty[Any]
 
@@ -23,7 +25,7 @@ class Shape:
     Attributes:
         table: The table's name, for errors.
         tracked: It has ``owner_id``, ``revision`` and ``deleted_at``: flushes stamp it.
-        syncable: Its table has ``revision`` and ``deleted_at``: a child that is stamped by hand, unless tracked.
+        syncable: Its table has ``revision`` and ``deleted_at``: it is stamped by hand, unless tracked.
         has_updated_at: It has ``updated_at``.
         can_be_orphan: Some relationship to it has the delete-orphan cascade.
         key: The attributes of the primary key.
@@ -66,10 +68,9 @@ def shape_of(mapper: Mapper[Any]) -> Shape:
         tracked=tracked,
         syncable=columns >= _SYNC_COLUMNS or any(map(_has_sync_columns, mapper.tables)),
         has_updated_at="updated_at" in columns,
-        # SQLAlchemy keeps it to itself.
-        can_be_orphan=any(parent._delete_orphans for parent in mapper.iterate_to_root()),  # noqa: SLF001
+        can_be_orphan=any(_has_owning_parents(parent) for parent in mapper.iterate_to_root()),
         key=frozenset(mapper.get_property_by_column(column).key for column in mapper.primary_key),
-        row_keys=columns.union(prop.key for prop in related if not is_to_children(prop)),
+        row_keys=frozenset(columns.union(prop.key for prop in related if not is_to_children(prop))),
         to_owner=tuple(prop for prop in to_one if owner_columns & prop.local_columns),
         to_self=tuple(prop for prop in to_one if prop.mapper.base_mapper is mapper.base_mapper),
         to_children=to_children,
@@ -77,6 +78,11 @@ def shape_of(mapper: Mapper[Any]) -> Shape:
         through_synced=through_synced,
         related=related,
     )
+
+
+def _has_owning_parents(mapper: Mapper[Any]) -> bool:
+    # As with Mapper._is_orphan, SQLAlchemy offers nothing public.
+    return bool(mapper._delete_orphans)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
 
 
 def is_to_children(relationship: Relationship) -> bool:
@@ -103,9 +109,8 @@ def sets_owner(relationship: Relationship) -> bool:
 
 def syncable_tables() -> set[str]:
     """Name every table, with its schema, that holds rows of a syncable class, or links of one."""
-    # SQLAlchemy has no public way to find all mapped classes.
-    registries = _all_registries()
-    return {name for registry in registries for mapper in registry.mappers for name in _tables_of(mapper)}
+    mappers = (mapper for registry in _all_registries() for mapper in registry.mappers)
+    return {name for mapper in mappers for name in _tables_of(mapper)}
 
 
 @functools.cache
@@ -122,7 +127,7 @@ def _tables_of(mapper: Mapper[Any]) -> frozenset[str]:
 
 def unaliased(table: Any) -> Any:
     """Return what an alias stands for."""
-    while isinstance(table, sa.Alias):
+    while hasattr(table, "element"):
         table = table.element
     return table
 
@@ -133,8 +138,12 @@ def is_syncable(table: Any) -> bool:
     return _has_sync_columns(table) or (named and table.fullname in syncable_tables())
 
 
-def _has_sync_columns(table: Any) -> bool:
-    return isinstance(table, sa.Table) and set(table.c.keys()) >= _SYNC_COLUMNS
+def _has_sync_columns(table: object) -> bool:
+    return _is_table(table) and set(table.c.keys()) >= _SYNC_COLUMNS
+
+
+def _is_table(table: object) -> TypeGuard[sa.Table]:
+    return isinstance(table, sa.Table)
 
 
 def keys_that_drag(table: Any) -> list[sa.ForeignKeyConstraint]:

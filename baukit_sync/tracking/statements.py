@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import ORMExecuteState
@@ -29,7 +30,7 @@ def refuse_unstamped(state: ORMExecuteState) -> None:
     """Refuse DML on a syncable table, also inside a CTE. Listens to ``do_orm_execute``.
 
     Raises:
-        HardDeleteError: The statement deletes rows of a syncable table, or rows that take such rows with them.
+        HardDeleteError: The statement deletes rows of a syncable table, or rows that take such with them.
         UnstampedWriteError: It inserts or updates rows of one, or is text that does.
     """
     if state.is_column_load or state.is_relationship_load:
@@ -39,7 +40,7 @@ def refuse_unstamped(state: ORMExecuteState) -> None:
             raise refusal
 
 
-def _refusals(statement: sa.Executable) -> Iterator[TrackingError]:
+def _refusals(statement: Any) -> Iterator[TrackingError]:
     for part in iterate(statement):
         if isinstance(part, UpdateBase):
             table = unaliased(part.table)

@@ -315,7 +315,7 @@ class Folder(Owned, Base):
 
 
 class Room(Base):
-    """Not synced; deleting one removes what is in it."""
+    """A parent that is not synced, with rows that the database writes when it goes."""
 
     __tablename__ = "rooms"
 
@@ -324,7 +324,7 @@ class Room(Base):
 
 
 class Chair(Owned, Base):
-    """Removed by the database when its room is; a lamp by its chair loses it."""
+    """A row that the database removes with its room."""
 
     __tablename__ = "chairs"
 
@@ -332,11 +332,85 @@ class Chair(Owned, Base):
 
 
 class Lamp(Owned, Base):
-    """Rewritten by the database when its room goes; no relationship tells of it."""
+    """A row that loses its room in the database; no relationship tells of it."""
 
     __tablename__ = "lamps"
 
     room_id: Mapped[UUID | None] = mapped_column(sa.ForeignKey("rooms.id", ondelete="SET NULL"))
+
+
+class Team(Owned, Base):
+    """One side of a link that is itself a synced row; it also has favourites of two kinds."""
+
+    __tablename__ = "teams"
+
+    captain_id: Mapped[UUID | None] = mapped_column(sa.ForeignKey("members.id"))
+    captain: Mapped[Member | None] = relationship(post_update=True, foreign_keys=captain_id)
+    members: Mapped[list[Member]] = relationship(secondary="memberships")
+    photos: Mapped[list[Photo]] = relationship(secondary="team_photos", cascade=OWNED, single_parent=True)
+
+
+class Member(Owned, Base):
+    """The other side."""
+
+    __tablename__ = "members"
+
+
+class Membership(Base):
+    """The link."""
+
+    __tablename__ = "memberships"
+
+    team_id: Mapped[UUID] = mapped_column(sa.ForeignKey("teams.id"), primary_key=True)
+    member_id: Mapped[UUID] = mapped_column(sa.ForeignKey("members.id"), primary_key=True)
+    owner_id: Mapped[UUID] = mapped_column(sa.ForeignKey("users.id"))
+    deleted_at: Mapped[datetime | None] = mapped_column(sa.DateTime(timezone=True))
+    revision: Mapped[int] = mapped_column(sa.BigInteger)
+
+
+class Photo(Owned, Base):
+    """What a many-to-many relationship owns."""
+
+    __tablename__ = "photos"
+
+
+sa.Table(
+    "team_photos",
+    Base.metadata,
+    sa.Column("team_id", sa.ForeignKey("teams.id")),
+    sa.Column("photo_id", sa.ForeignKey("photos.id")),
+)
+
+
+class Sheet(Base):
+    """A row whose key starts with its owner."""
+
+    __tablename__ = "sheets"
+
+    owner_id: Mapped[UUID] = mapped_column(sa.ForeignKey("users.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    deleted_at: Mapped[datetime | None] = mapped_column(sa.DateTime(timezone=True))
+    updated_at: Mapped[datetime] = mapped_column(sa.DateTime(timezone=True), server_default=sa.func.now())
+    revision: Mapped[int] = mapped_column(sa.BigInteger)
+    text: Mapped[str] = mapped_column(default="")
+    cells: Mapped[list[Cell]] = relationship(cascade=OWNED, back_populates="sheet")
+
+
+class Cell(Base):
+    """A child that gets its owner with its parent's key."""
+
+    __tablename__ = "cells"
+    __table_args__ = (
+        sa.ForeignKeyConstraint(["owner_id", "sheet_number"], ["sheets.owner_id", "sheets.number"]),
+    )
+
+    id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid4)
+    owner_id: Mapped[UUID]
+    sheet_number: Mapped[int]
+    deleted_at: Mapped[datetime | None] = mapped_column(sa.DateTime(timezone=True))
+    updated_at: Mapped[datetime] = mapped_column(sa.DateTime(timezone=True), server_default=sa.func.now())
+    revision: Mapped[int] = mapped_column(sa.BigInteger)
+    sheet: Mapped[Sheet] = relationship(back_populates="cells")
 
 
 class Document(Owned, Base):
@@ -366,6 +440,39 @@ class Memo(Document):
     __mapper_args__ = {"polymorphic_identity": "memo"}  # noqa: RUF012
 
     priority: Mapped[int | None]
+
+
+class Fax(Document):
+    """A concrete subclass: a row in a table of its own."""
+
+    __tablename__ = "faxes"
+    __mapper_args__ = {"concrete": True, "polymorphic_identity": "fax"}  # noqa: RUF012
+
+    id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid4)
+    owner_id: Mapped[UUID] = mapped_column(sa.ForeignKey("users.id"))
+    updated_at: Mapped[datetime] = mapped_column(sa.DateTime(timezone=True), server_default=sa.func.now())
+    deleted_at: Mapped[datetime | None] = mapped_column(sa.DateTime(timezone=True))
+    revision: Mapped[int] = mapped_column(sa.BigInteger)
+    title: Mapped[str] = mapped_column(default="")
+
+
+class Excerpt(Base):
+    """Some columns of the notes, and none of the sync columns."""
+
+    __table__ = Note.__table__
+    __mapper_args__ = {"include_properties": ["id", "title"]}  # noqa: RUF012
+
+
+class Renamed(Base):
+    """A row whose sync columns have other names in Python."""
+
+    __tablename__ = "renamed"
+
+    id: Mapped[UUID] = mapped_column(primary_key=True, default=uuid4)
+    user_id: Mapped[UUID] = mapped_column("owner_id")
+    version: Mapped[int] = mapped_column("revision", sa.BigInteger)
+    gone_at: Mapped[datetime | None] = mapped_column("deleted_at", sa.DateTime(timezone=True))
+    text: Mapped[str] = mapped_column(default="")
 
 
 class Page(Owned, Base):

@@ -41,15 +41,16 @@ class Store:
     def __init__(self, way: str, url: sa.URL, portal: BlockingPortal) -> None:
         """Connect lazily, and track a factory."""
         self.database = Database(way, url, portal)
-        self.portal = portal
+        self.portal, self.url = portal, url
         self.factory = self.new_factory()
         track(self.factory)
         self._outside = sa.create_engine(url, poolclass=sa.NullPool)
 
-    def new_factory(self) -> Any:
+    def new_factory(self, session_class: type[Session] = Session) -> Any:
         """Return a factory that is not tracked."""
-        make: Any = async_sessionmaker if self.database.is_async else sessionmaker
-        return make(self.database.engine)
+        if self.database.is_async:
+            return async_sessionmaker(self.database.engine, sync_session_class=session_class)
+        return sessionmaker(self.database.engine, class_=session_class)
 
     def session(self, factory: Any = None, **options: Any) -> Session:
         """Return a session of the tracked factory, or another; it has ``expire_on_commit=True``."""
@@ -104,7 +105,7 @@ def written(before: Snapshot, after: Snapshot) -> list[str]:
     No row is gone or has another owner. The rows that were written have the revisions that their owners'
     counters made in between, each of them once; so each is above the revision that the row had before.
     """
-    assert before.rows.keys() - after.rows.keys() == set(), "rows are gone"
+    assert set() == before.rows.keys() - after.rows.keys(), "rows are gone"
 
     changed = [key for key, row in after.rows.items() if before.rows.get(key) != row]
     stamped: dict[str, list[int]] = {owner: [] for owner in after.counters}
@@ -113,11 +114,11 @@ def written(before: Snapshot, after: Snapshot) -> list[str]:
         if "owner_id" in row:
             assert before.rows.get(key, row)["owner_id"] == row["owner_id"], "a row has another owner"
             stamped[row["owner_id"]].append(row["revision"])
-    allocated = {
+    handed_out = {
         owner: list(range(before.counters.get(owner, 0) + 1, last + 1))
         for owner, last in after.counters.items()
     }
 
-    assert allocated == {owner: sorted(revisions) for owner, revisions in stamped.items()}
+    assert handed_out == {owner: sorted(revisions) for owner, revisions in stamped.items()}
 
     return sorted(key[0] for key in changed)

@@ -12,10 +12,12 @@ from sqlalchemy.orm import Session
 from tests.integration.tracking.models import (
     Archived,
     Card,
+    Cell,
     Chair,
     Count,
     Cover,
     Draft,
+    Fax,
     Folder,
     Icon,
     Item,
@@ -26,18 +28,24 @@ from tests.integration.tracking.models import (
     Link,
     LinkKind,
     Loose,
+    Member,
+    Membership,
     Memo,
     Note,
     Page,
+    Photo,
     Place,
     Plain,
     Project,
     Remark,
+    Renamed,
     Room,
     Scrap,
+    Sheet,
     Step,
     Sticker,
     Tag,
+    Team,
     TodoList,
     User,
     Visit,
@@ -52,6 +60,11 @@ class World:
     you: UUID
     keys: dict[str, Any]
     held: list[Any] = field(default_factory=list)
+
+    def key(self, name: str) -> Any:
+        """Return a row's primary key, if that is one column."""
+        (key,) = self.keys[name][1]
+        return key
 
     def get(self, session: Session, name: str) -> Any:
         """Load a row by its name."""
@@ -91,6 +104,8 @@ def populate(session: Session, me: UUID, you: UUID) -> World:
     note.places = {place}
     tombstone = Note(**mine, title="gone", deleted_at=datetime(2026, 1, 1, tzinfo=UTC))
     letter, memo = Letter(**mine, title="dear"), Memo(**mine, title="note to self")
+    fax, sheet = Fax(**mine), Sheet(**mine, number=1, cells=[Cell(), Cell()])
+    team, member = Team(**mine, photos=[Photo(**mine)]), Member(**mine)
     letter.pages = [Page(**mine)]
     card, plain, draft = Card(**mine), Plain(**mine), Draft(**mine)
     named = {
@@ -124,6 +139,11 @@ def populate(session: Session, me: UUID, you: UUID) -> World:
         "letter": letter,
         "page": letter.pages[0],
         "memo": memo,
+        "fax": fax,
+        "sheet": sheet,
+        "cell": sheet.cells[0],
+        "team": team,
+        "member": member,
         "card": card,
         "plain": plain,
         "draft": draft,
@@ -131,13 +151,12 @@ def populate(session: Session, me: UUID, you: UUID) -> World:
     session.add_all(named.values())
     session.add_all([*steps, *links])
     session.flush()
-    lamp = Lamp(**mine, room_id=room.id)
-    session.add(lamp)
+    named["lamp"] = Lamp(**mine, room_id=room.id)
+    named["membership"] = Membership(**mine, team_id=team.id, member_id=member.id)
+    named["count"] = Count(list_id=named["other list"].id, revision=1)
+    named["renamed"] = Renamed(user_id=me, version=1)
+    session.add_all(named.values())
     session.flush()
-    count = Count(list_id=named["other list"].id, revision=1)
-    session.add(count)
-    session.flush()
-    named |= {"lamp": lamp, "count": count}
     return World(me, you, {name: (type(row), row_key(row)) for name, row in named.items()})
 
 
