@@ -17,8 +17,8 @@ SQLALCHEMY = {"2.0": "sqlalchemy>=2.0.40,<2.1", "2.1": "sqlalchemy>=2.1,<2.2"}
 EVERYTHING = ".[alembic,asyncpg,cli,embedded,psycopg]"
 
 
-def _group(*names: str) -> list[str]:
-    return nox.project.dependency_groups(PYPROJECT, *names)
+def _group(*names: str) -> tuple[str, ...]:
+    return tuple(nox.project.dependency_groups(PYPROJECT, *names))
 
 
 @nox.session

@@ -1,6 +1,6 @@
 """What ``next_revision`` costs above the statement it sends.
 
-One server, one connection, one transaction; the variants take turns, and the ratio is the median over the rounds.
+One server, one connection, one transaction. The variants take turns; a ratio is the median over the rounds.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def main() -> None:
             seconds = measure(
                 {
                     "raw psycopg": raw_psycopg,
-                    "the same Core statement by hand": lambda: (
-                        session.execute(by_hand, {"owner": owner}).scalar_one()
-                    ),
+                    "the same Core statement by hand": lambda: session.execute(
+                        by_hand, {"owner": owner}
+                    ).scalar_one(),
                     "the same text by hand": lambda: session.execute(as_text, {"owner": owner}).scalar_one(),
                     "next_revision": lambda: next_revision(session, owner),
                 }

@@ -1,7 +1,7 @@
 """What tracking costs on top of the same flush with revisions assigned by hand.
 
-One server, one run; both sides insert or update 1,000 rows of one owner in one flush and roll back, in turns. By
-hand means: one ``next_revisions`` and an assignment for each row.
+One server, one run; both sides insert or update 1,000 rows of one owner in one flush and roll back, in turns.
+By hand means: one ``next_revisions``, and assignments for each row.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
             revisions = next_revisions(session, owner, ROWS)
             session.add_all(Note(owner_id=owner, title="", revision=revision) for revision in revisions)
 
-        def insert(session: Session) -> list[Note]:
+        def insert(_session: Session) -> list[Note]:
             return [Note(owner_id=owner, title="milk") for _ in range(ROWS)]
 
         def update(session: Session) -> list[Note]:

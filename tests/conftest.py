@@ -122,3 +122,15 @@ def owners(database_url: sa.URL) -> list[UUID]:
 def owner(owners: list[UUID]) -> UUID:
     """One of the users with counters."""
     return owners[0]
+
+
+@pytest.fixture
+def backwards(database_url: sa.URL, admin: ways.Admin) -> list[UUID]:
+    """Two users in the order of their ids, with counters that a sequential scan finds in the other order."""
+    # A new file: in the old one, rows go where others were.
+    admin.sql("VACUUM FULL sync_revisions")
+    ids = sorted([uuid4(), uuid4()])
+    for owner_id in reversed(ids):
+        admin.sql("INSERT INTO users VALUES (:id)", id=owner_id)
+        admin.sql("INSERT INTO sync_revisions VALUES (:id)", id=owner_id)
+    return ids

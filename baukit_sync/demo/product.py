@@ -71,20 +71,21 @@ def push(session: Session, owner_id: UUID, request: Push, *, now: datetime) -> P
 
 
 def _apply(session: Session, owner_id: UUID, changes: Sequence[Change], now: datetime) -> dict[UUID, Row]:
-    """Write what wins, parents first, and delete what is below a row that was deleted."""
+    """Write what wins, parents first. Below a deleted row everything is deleted, also what comes later."""
     written: dict[UUID, Row] = {}
     parents: dict[UUID, Row] = {}
     for model in TABLES:
-        deleted = {id_: row.stamp for id_, row in parents.items() if id_ in written and row.deleted_at}
+        deleted = [id_ for id_, row in parents.items() if id_ in written and row.deleted_at]
         rows = _mentioned(session, owner_id, model, changes, below=deleted)
         for change in changes:
             if change.table == model.__tablename__ and _wins(change, rows.get(change.id), parents):
                 row = rows.get(change.id) or _new(model, change.id, owner_id)
                 rows[row.id] = written[row.id] = _write(row, change, now)
         for row in rows.values():
-            if row.parent_id and row.parent_id in deleted and not row.deleted_at:
+            parent = parents.get(row.parent_id) if row.parent_id else None
+            if parent and parent.deleted_at and not row.deleted_at:
                 row.deleted_at = row.updated_at = now
-                row.stamp = max(row.stamp, deleted[row.parent_id])
+                row.stamp = max(row.stamp, parent.stamp)
                 written[row.id] = row
         parents = rows
     return written
@@ -111,12 +112,10 @@ def _owned(model: type[Row], owner_id: Any) -> sa.Select[Any]:
 def _wins(change: Change, row: Row | None, parents: dict[UUID, Row]) -> bool:
     """Decide a conflict: the greater stamp wins; at the same stamp a delete does.
 
-    Below a row that was deleted, or that is not this owner's, nothing is written.
+    Below a row that was purged, or that is another owner's, nothing is written.
     """
-    if change.parent_id:
-        parent = parents.get(change.parent_id)
-        if parent is None or parent.deleted_at:
-            return False
+    if change.parent_id and change.parent_id not in parents:
+        return False
     if row is None:
         return not change.deleted
     return change.stamp > row.stamp or (change.stamp == row.stamp and change.deleted and not row.deleted_at)

@@ -23,7 +23,7 @@ def verdict(witness: Witness, devices: Collection[Device]) -> dict[str, int]:
     live = {id_: row for id_, row in rows.items() if row.deleted_at is None}
     violated = [
         *_devices(devices, live),
-        *_conflicts(witness, live),
+        *_conflicts(witness, rows, live),
         *_revisions(witness, rows, counters),
         *_horizons(witness, horizons),
     ]
@@ -58,8 +58,13 @@ def _devices(devices: Iterable[Device], live: Mapping[UUID, ServerRow]) -> Itera
             yield f"every edit was pushed: {device.name} still has {len(device.outbox)}"
 
 
-def _conflicts(witness: Witness, live: Mapping[UUID, ServerRow]) -> Iterator[str]:
-    if lost := sum(1 for row in live.values() if row.stamp != witness.newest[row.id]):
+def _conflicts(
+    witness: Witness, rows: Mapping[UUID, ServerRow], live: Mapping[UUID, ServerRow]
+) -> Iterator[str]:
+    """Compare each row's stamp with what was pushed; a row deleted with its parent may have a greater one."""
+    lost = sum(1 for row in rows.values() if row.stamp < witness.newest[row.id])
+    lost += sum(1 for row in live.values() if row.stamp > witness.newest[row.id])
+    if lost:
         yield f"the edit with the greatest stamp wins: it did not in {lost} rows"
     if orphans := sum(1 for row in live.values() if row.parent_id and row.parent_id not in live):
         yield f"nothing lives below a deleted row: {orphans} rows do"

@@ -16,6 +16,7 @@ from baukit_sync.errors import (
 from baukit_sync.tracking.plan import Plan
 from baukit_sync.tracking.rows import State, is_assigned, is_renamed, is_written
 from baukit_sync.tracking.shape import Shape, shape_of
+from baukit_sync.transaction import OwnerId
 
 PLAN = "baukit_sync_plan"
 """Where a flush keeps its plan until it ends."""
@@ -39,20 +40,22 @@ def refuse_escaped(_session: Session, context: Any) -> None:
                 continue
             if is_delete:
                 raise HardDeleteError(shape.table)
-            if state in plan.revisions:
-                _check_stamp(state, shape, plan)
+            revision = plan.revisions.get(state)
+            if revision is not None:
+                _check_stamp(state, shape, plan.owners[state], revision)
             elif _is_unstamped(state, shape):
                 raise UnstampedWriteError(shape.table)
             if state.key is not None and is_renamed(state, shape):
                 raise HardDeleteError(shape.table)
 
 
-def _check_stamp(state: State, shape: Shape, plan: Plan) -> None:
-    values, owner_id = state.dict, plan.owners[state]
+def _check_stamp(state: State, shape: Shape, owner_id: OwnerId, revision: int) -> None:
+    values = state.dict
+    written_for = values.get("owner_id")
     # Comparing UUIDs runs Python code.
-    if values.get("owner_id") is not owner_id and values.get("owner_id") != owner_id:
+    if written_for is not owner_id and written_for != owner_id:
         raise OwnerChangedError(shape.table)
-    if values.get("revision") != plan.revisions[state]:
+    if values.get("revision") != revision:
         raise RevisionAssignedError(shape.table)
 
 

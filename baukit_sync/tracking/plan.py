@@ -116,23 +116,21 @@ class Plan:
         for parent, relationship, child in self.leaving:
             _keep(parent, relationship, child)
         for state, revision in self.revisions.items():
-            self._stamp(state, revision, now)
+            row: Any = state.obj()
+            if state in self.tombstones:
+                row.deleted_at = now
+            if shape_of(state.mapper).has_updated_at and not is_assigned(state, "updated_at"):
+                row.updated_at = now
+            row.revision = revision
 
     def _rows(self) -> dict[Any, dict[OwnerId, list[State]]]:
         """Group the rows by database, whose counters they need, and by owner; in the order of revisions."""
         rows: dict[Any, dict[OwnerId, list[State]]] = {}
         binds = {mapper: self.session.get_bind(mapper) for mapper in {state.mapper for state in self.owners}}
         for state in parents_first(self.owners):
-            rows.setdefault(binds[state.mapper], {}).setdefault(self.owners[state], []).append(state)
+            by_owner = rows.setdefault(binds[state.mapper], {})
+            by_owner.setdefault(self.owners[state], []).append(state)
         return rows
-
-    def _stamp(self, state: State, revision: int, now: datetime) -> None:
-        instance: Any = state.obj()
-        if state in self.tombstones:
-            instance.deleted_at = now
-        if shape_of(state.mapper).has_updated_at and not is_assigned(state, "updated_at"):
-            instance.updated_at = now
-        instance.revision = revision
 
     def _write(self, state: State, shape: Shape) -> None:
         if state not in self.owners:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from uuid import UUID
 
 import sqlalchemy as sa
-from sqlalchemy.orm import InstanceState, Session, with_parent
+from sqlalchemy.orm import InstanceState, Mapper, Session, with_parent
 from sqlalchemy.orm.attributes import History, get_history, instance_dict, instance_state
 from sqlalchemy.orm.base import PASSIVE_NO_INITIALIZE, PASSIVE_OFF, PassiveFlag
 from sqlalchemy.orm.collections import collection_adapter
@@ -27,12 +27,17 @@ from baukit_sync.transaction import OwnerId
 
 State: TypeAlias = InstanceState[Any]
 
+_OWNER_TYPES = (UUID, int, str)
+
 _PENDING: Any = PassiveFlag.PASSIVE_NO_INITIALIZE | PassiveFlag.INCLUDE_PENDING_MUTATIONS
 
 
 def is_written(state: State, shape: Shape) -> bool:
     """Tell whether a flush will write a persistent object's row; an assignment of the same value is not."""
-    return any(key in shape.row_keys and _is_changed(state, key) for key in state.committed_state)
+    for key in state.committed_state:  # noqa: SIM110 -- any() would run a generator for each row
+        if key in shape.row_keys and _is_changed(state, key):
+            return True
+    return False
 
 
 def is_assigned(state: State, key: str) -> bool:
@@ -164,25 +169,28 @@ def refuse_dragged(session: Session, state: State, shape: Shape) -> None:
 
 def parents_first(states: Iterable[State]) -> list[State]:
     """Order rows as they are stamped: parents before children, new before old, then as added or by key."""
-    rows = list(states)
-    position = _table_positions(frozenset(state.mapper.base_mapper.local_table for state in rows))
+    families: dict[Mapper[Any], list[State]] = {}
+    for state in states:
+        families.setdefault(state.mapper.base_mapper, []).append(state)
+    position = _table_positions(frozenset(base.local_table for base in families))
+    in_turn: list[State] = []
+    for base in sorted(families, key=lambda base: position.get(base.local_table, len(position))):
+        rows = sorted(families[base], key=_turn)
+        if any(shape_of(mapper).to_self for mapper in base.self_and_descendants):
+            rows.sort(key=_depth)
+        in_turn += rows
+    return in_turn
 
-    def rank(state: State) -> tuple[Any, ...]:
-        shape = shape_of(state.mapper)
-        table = position.get(state.mapper.base_mapper.local_table, len(position)) if position else 0
-        depth = _depth(state) if shape.to_self else 0
-        if state.identity is None:
-            return table, depth, False, state.insert_order
-        return table, depth, True, *map(_ordinal, state.identity)
 
-    return sorted(rows, key=rank)
-
-
-def _ordinal(key: Any) -> Any:
+def _turn(state: State) -> tuple[Any, ...]:
+    """Rank a row within its table: new before old, then as added or by key."""
+    if state.key is None:
+        return False, state.insert_order
+    keys = state.key[1]
     # Comparing UUIDs runs Python code, and their integers sort alike; some keys cannot be compared at all.
-    if isinstance(key, UUID):
-        return key.int
-    return key if isinstance(key, int | str) else str(key)
+    if len(keys) == 1 and type(keys[0]) is UUID:
+        return True, keys[0].int
+    return True, *(key if isinstance(key, int | str) else str(key) for key in keys)
 
 
 @functools.lru_cache(maxsize=256)

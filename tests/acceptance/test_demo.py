@@ -426,8 +426,8 @@ def test_a_deleted_list_takes_its_rows_along_each_with_a_revision(stage: Place, 
     assert [5, 6, 7] == sorted(pushed.applied.values())
 
 
-def test_nothing_is_written_below_a_deleted_row(stage: Place, api: Api) -> None:
-    """An item that was written offline for a list that is gone is ignored, and the device forgets it."""
+def test_what_is_written_below_a_deleted_row_is_deleted(stage: Place, api: Api) -> None:
+    """An item that was written offline for a list that is gone becomes a tombstone, on its device too."""
     owner_id = sign_up(stage)
     writer, other = new_device(stage, api, owner_id), new_device(stage, api, owner_id)
     row = writer.add("lists", "list")
@@ -438,9 +438,55 @@ def test_nothing_is_written_below_a_deleted_row(stage: Place, api: Api) -> None:
     item = other.add("items", "item", row)
 
     pushed = other.push()
+    other.pull()
 
-    assert Pushed(applied={}, ignored=[item]) == pushed
-    assert {} == other.outbox
+    assert Pushed(applied={item: 3}, ignored=[]) == pushed
+    assert {} == other.rows
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_change_below_a_deleted_row_counts_when_the_row_is_revived(
+    deleted: bool, stage: Place, api: Api
+) -> None:
+    """An older edit of the item does not undo it, whatever became of the list in between."""
+    device = new_device(stage, api)
+    row = device.add("lists", "list")
+    item = device.add("items", "item", row)
+    device.sync()
+    stamp = device.confirmed[item].stamp
+    newest = change_of(device, item, title="newest", deleted=deleted, stamp=stamp + 9)
+    older = change_of(device, item, title="older", stamp=stamp + 8)
+
+    for request in (
+        change_of(device, row, deleted=True, stamp=stamp + 1),
+        newest,
+        change_of(device, row, title="revived", stamp=stamp + 2),
+    ):
+        assert send(api, device.owner_id, request).applied
+    late = send(api, device.owner_id, older)
+    device.pull()
+
+    assert Pushed(applied={}, ignored=[item]) == late
+    assert ["revived"] == [change.title for change in device.rows.values()]
+
+
+def test_a_row_deleted_in_one_push_with_its_parent_keeps_its_own_stamp(stage: Place, api: Api) -> None:
+    """The parent's delete does not lower the stamp of the child's."""
+    device = new_device(stage, api)
+    row = device.add("lists", "list")
+    item = device.add("items", "item", row)
+    device.sync()
+    stamp = device.confirmed[item].stamp
+    both = [
+        change_of(device, changed, deleted=True, stamp=at).changes[0]
+        for changed, at in ((row, stamp + 1), (item, stamp + 9))
+    ]
+
+    send(api, device.owner_id, Push(base_cursor=device.cursor, changes=both))
+    send(api, device.owner_id, change_of(device, row, title="revived", stamp=stamp + 2))
+    late = send(api, device.owner_id, change_of(device, item, title="older", stamp=stamp + 8))
+
+    assert Pushed(applied={}, ignored=[item]) == late
 
 
 def test_a_row_of_another_owner_cannot_be_written(stage: Place, api: Api) -> None:

@@ -1064,7 +1064,7 @@ def test_a_client_that_pages_while_others_write_has_the_servers_state(
 ) -> None:
     """At ``through`` it has every row that was not written since, and none that was not there."""
 
-    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
     @given(
         limit=st.integers(1, 7),
         before=st.lists(ACTIONS, min_size=1, max_size=8),
@@ -1104,7 +1104,7 @@ def test_a_rebuild_ends_while_others_write_and_purge(
 ) -> None:
     """It never resyncs for what was purged before it started, and agrees with the server in the end."""
 
-    @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
     @given(
         limit=st.integers(1, 5),
         before=st.lists(ACTIONS, min_size=2, max_size=8),

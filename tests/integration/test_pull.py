@@ -503,14 +503,10 @@ def test_a_fence_does_not_deadlock_with_writers_of_several_owners(
 
 
 def test_a_fence_locks_the_counters_in_owner_order_whatever_their_place(
-    db: Database, admin: Admin, background: ThreadPoolExecutor
+    db: Database, admin: Admin, backwards: list[UUID], background: ThreadPoolExecutor
 ) -> None:
     """A writer takes the counters in key order while the fence finds them in the opposite physical order."""
-    high, low = sorted([uuid4(), uuid4()], reverse=True)
-    with db.begin() as unit:
-        for owner in (high, low):
-            unit.add(User(id=owner))
-            unit.ensure_owner(owner)
+    low, high = backwards
 
     def write_to_both() -> None:
         with db.begin() as unit:

@@ -177,6 +177,8 @@ def test_a_deadlock_is_run_again(
 
     def body(unit: Any) -> None:
         unit.execute(sa.text("SET LOCAL deadlock_timeout = '10ms'"))
+        if ended:
+            ended[0].result(10)
         append(unit, "a", "2")
         if not ended:
             ended.append(background.submit(from_b_to_a))
@@ -184,7 +186,6 @@ def test_a_deadlock_is_run_again(
         append(unit, "b", "2")
 
     retrying.run(body)
-    ended[0].result(10)
 
     assert 2 == len(retrying.attempts)
     assert ["a12", "b12"] == titles(admin)

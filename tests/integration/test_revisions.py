@@ -263,18 +263,14 @@ def test_writers_of_the_same_owners_never_deadlock(db: Database, admin: Admin, o
 
 
 def test_counters_are_locked_in_owner_order_whatever_the_plan(
-    db: Database, admin: Admin, background: ThreadPoolExecutor
+    db: Database, admin: Admin, backwards: list[UUID], background: ThreadPoolExecutor
 ) -> None:
     """One writer finds the counters in key order, the other in the opposite physical order.
 
     Both counters are held until both writers wait. Without an order of its own the statement would let each
     writer take one counter and wait for the other's.
     """
-    high, low = sorted([uuid4(), uuid4()], reverse=True)
-    with db.begin() as unit:
-        for owner in (high, low):
-            unit.add(User(id=owner))
-            unit.ensure_owner(owner)
+    low, high = backwards
 
     def write(*settings: str) -> dict[UUID, range]:
         with db.begin() as unit:

@@ -1,8 +1,8 @@
-"""Async code as a product writes it, with ``expire_on_commit=True``; the other tests share one blocking body."""
+"""Async code as a product writes it, with ``expire_on_commit=True``; other tests share one blocking body."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from uuid import UUID, uuid4
 
@@ -46,14 +46,14 @@ async def tracked(url: sa.URL, driver: str) -> AsyncIterator[async_sessionmaker[
 @pytest.fixture(params=["psycopg", "asyncpg"])
 def run(
     request: pytest.FixtureRequest, empty_url: sa.URL, me: UUID, portal: BlockingPortal
-) -> Iterator[Callable[[Body], None]]:
+) -> Callable[[Body], None]:
     """Run a coroutine function with a tracked factory and an owner, on the event loop."""
 
     async def with_factory(body: Body) -> None:
         async with tracked(empty_url, request.param) as factory:
             await body(factory, me)
 
-    yield lambda body: portal.call(with_factory, body)
+    return lambda body: portal.call(with_factory, body)
 
 
 def test_add_change_and_delete(run: Callable[[Body], None]) -> None:
@@ -103,10 +103,11 @@ def test_a_delete_buries_children_that_are_not_loaded(run: Callable[[Body], None
 
     async def body(factory: async_sessionmaker[AsyncSession], me: UUID) -> None:
         async with factory.begin() as session:
-            todo = TodoList(owner_id=me)
+            todo = TodoList(id=uuid4(), owner_id=me)
             session.add(Item(owner_id=me, parent=todo, steps=[Step(owner_id=me)]))
+            key = todo.id
         async with factory.begin() as session:
-            await session.delete(await session.get_one(TodoList, todo.id))
+            await session.delete(await session.get_one(TodoList, key))
         async with factory() as session:
             for model in (TodoList, Item, Step):
                 row = (await session.scalars(sa.select(model))).one()

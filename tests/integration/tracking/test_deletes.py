@@ -425,7 +425,7 @@ def test_an_orphan_whose_parent_is_forgotten_is_refused(store: Store, world: Wor
     """SQLAlchemy would remove it although no relationship of the flush tells of it."""
     before = store.snapshot()
     for forget in (Session.expire, Session.expunge):
-        with pytest.raises(HardDeleteError), store.begin() as session:  # noqa: PT012
+        with pytest.raises(HardDeleteError), store.begin() as session:
             todo = world.get(session, "list")
             todo.items.remove(world.get(session, "item"))
             forget(session, todo)
@@ -438,7 +438,7 @@ def test_a_row_can_be_added_under_the_key_of_a_deleted_one_only_by_reviving_it(
 ) -> None:
     """Without tracking SQLAlchemy would turn a delete and an insert of one key into an update."""
     before = store.snapshot()
-    with pytest.raises((sa.exc.IntegrityError, sa.exc.SAWarning)), store.begin() as session:  # noqa: PT012
+    with pytest.raises((sa.exc.IntegrityError, sa.exc.SAWarning)), store.begin() as session:
         draft = world.get(session, "draft")
         session.delete(draft)
         session.add(Draft(id=draft.id, owner_id=world.me))
@@ -450,7 +450,8 @@ def test_a_tracked_session_can_purge(store: Store, world: World) -> None:
     """What the kit itself sends is not refused."""
     notes = TombstoneTable(
         "notes",
-        "SELECT id, owner_id, revision FROM notes WHERE deleted_at < :cutoff LIMIT :limit FOR UPDATE SKIP LOCKED",
+        "SELECT id, owner_id, revision FROM notes WHERE deleted_at < :cutoff"
+        " LIMIT :limit FOR UPDATE SKIP LOCKED",
         "DELETE FROM notes WHERE id = ANY(:ids)",
     )
     with store.begin() as session:

@@ -1,4 +1,4 @@
-"""Writes that cannot be stamped raise a typed error and leave nothing; those that no hook sees are on record."""
+"""Writes that cannot be stamped raise a typed error and leave nothing; what no hook sees is on record."""
 
 from __future__ import annotations
 
