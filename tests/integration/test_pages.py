@@ -683,6 +683,29 @@ def test_a_source_keeps_its_loader_options(
         assert len(sent) <= 3
 
 
+def test_a_source_may_name_columns_instead_of_attributes(db: Database, shapes: None, owner: UUID) -> None:
+    """Then they are selected beside the class, which still comes once, with the children it loads."""
+    columns = Folder.__table__.c
+    source = PullSource(
+        "folders",
+        sa.select(Folder),
+        owner_id=columns.owner_id,
+        revision=columns.revision,
+        deleted_at=columns.deleted_at,
+    )
+    with db.begin() as unit:
+        unit.next_revisions(owner, 2)
+        for revision in (1, 2):
+            files = [File(revision=10 * revision), File(revision=10 * revision + 1)]
+            unit.add(Folder(owner_id=owner, revision=revision, files=files, deleted_at=NOW))
+    with db.begin() as unit:
+        page = pull(unit, owner, 0, [source])
+        files = [[file.revision for file in change.row.files] for change in page.changes]
+
+    assert [(1, True), (2, True)] == [(change.revision, change.deleted) for change in page.changes]
+    assert [[10, 11], [20, 21]] == files
+
+
 def test_a_connection_gets_mappings(db: Database, owner: UUID) -> None:
     """A Core connection has no instances to give."""
     with db.begin(handle="connection") as unit:
@@ -824,7 +847,20 @@ def test_a_limit_out_of_range_is_refused_before_any_io(nowhere: Database, limit:
         [sa.select(Note)],
         [sa.orm.aliased(Note)],
     ],
-    ids=str,
+    ids=[
+        "none",
+        "a class alone",
+        "None",
+        "text",
+        "text in a list",
+        "a class that is not mapped",
+        "a class without an owner",
+        "a table",
+        "an instance",
+        "a list in a list",
+        "a select",
+        "an alias",
+    ],
 )
 def test_sources_that_are_none_are_refused_before_any_io(nowhere: Database, sources: Any) -> None:
     """A source is a class with the columns of a synced row, or a named select."""
