@@ -112,11 +112,12 @@ def test_a_thousand_calls_with_other_values_compile_nothing_new(db: Database) ->
 
 def test_the_driver_keeps_one_prepared_statement_for_each_shape(db: Database, owner: UUID) -> None:
     """The text that reaches the server does not depend on the values."""
-    owners = add_owners(db, 5)
+    owners = add_owners(db, 6)
 
     def texts(turn: int) -> set[str]:
         with db.begin() as unit, db.statements() as sent:
-            unit.allocate_revisions(dict.fromkeys(owners[: turn + 1], turn + 1))
+            unit.allocate_revisions({owners[turn]: turn + 1})
+            unit.allocate_revisions(dict.fromkeys(owners[: turn + 2], turn + 1))
             unit.guard_pull_cursor(owners[turn], 0)
             for other in owners[: turn + 1]:
                 write_note(unit, other, deleted_at=EXPIRED)
