@@ -182,13 +182,14 @@ def machine(store: Store) -> type[RuleBasedStateMachine]:
             self.changed.add(note.id)
             return note.id
 
-        @rule(note=notes, owner=st.integers(0, 1))
-        def add_again(self, note: UUID, owner: int) -> None:
-            """Add a note whose insert was rolled back."""
-            if note not in self.model.rows:
+        @rule(note=notes)
+        def add_again(self, note: UUID) -> None:
+            """Add a note whose insert was rolled back, unless SQLAlchemy has expired its values with it."""
+            owner_id = vars(self.objects[note]).get("owner_id")
+            if note not in self.model.rows and owner_id is not None:
                 self.objects[note].deleted_at = None
                 self.session.add(self.objects[note])
-                self.model.rows[note] = Row(self.owners.index(self.objects[note].owner_id))
+                self.model.rows[note] = Row(self.owners.index(owner_id))
                 self.changed.add(note)
 
         @rule(note=notes)
@@ -216,15 +217,12 @@ def machine(store: Store) -> type[RuleBasedStateMachine]:
 
         @rule(note=notes)
         def undelete(self, note: UUID) -> None:
-            """Revive a note, also a live one."""
-            if note in self.model.rows:
+            """Revive a tombstone."""
+            if note in self.model.rows and self.model.rows[note].is_tombstone:
                 self.flush()
-                # SQLAlchemy writes a value whose old one it has not loaded.
-                assert self.model.rows[note].is_tombstone == (self.objects[note].deleted_at is not None)
                 self.objects[note].deleted_at = None
-                if self.model.rows[note].is_tombstone:
-                    self.changed.add(note)
                 self.model.rows[note].is_tombstone = False
+                self.changed.add(note)
 
         @rule(note=notes)
         def bury(self, note: UUID) -> None:
@@ -265,11 +263,13 @@ def machine(store: Store) -> type[RuleBasedStateMachine]:
         @precondition(lambda self: self.saved)
         @rule(data=st.data())
         def roll_back_to_a_savepoint(self, data: st.DataObject) -> None:
-            """Roll back to any savepoint, which ends those inside it."""
-            depth = data.draw(st.integers(0, len(self.saved) - 1))
-            savepoint, self.model = self.saved[depth]
-            del self.saved[depth:]
-            savepoint.rollback()
+            """Roll back to any savepoint, and so to those inside it.
+
+            SQLAlchemy forgets what was added inside only when they are rolled back one by one.
+            """
+            for _ in range(data.draw(st.integers(1, len(self.saved)))):
+                savepoint, self.model = self.saved.pop()
+                savepoint.rollback()
             self.changed.clear()
 
         @rule()
@@ -302,8 +302,8 @@ def machine(store: Store) -> type[RuleBasedStateMachine]:
 
         def teardown(self) -> None:
             """Close the session after a last look."""
-            self.commit()
-            self.closing.close()
+            with self.closing:
+                self.commit()
 
     return Writes
 
