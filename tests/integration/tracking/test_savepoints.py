@@ -203,6 +203,8 @@ def machine(store: Store) -> type[RuleBasedStateMachine]:
         def change_nothing(self, note: UUID) -> None:
             """Set a note to what it is."""
             if note in self.model.rows:
+                # Reading what a commit has expired flushes first.
+                self.flush()
                 self.objects[note].title = self.objects[note].title
 
         @rule(note=notes)
