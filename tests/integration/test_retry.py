@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -118,6 +120,17 @@ def end_connection(unit: Any, admin: Admin) -> None:
     assert admin.scalar("SELECT pg_terminate_backend(:pid, 5000)", pid=pid)
 
 
+def cut_connection(unit: Any, admin: Admin) -> None:
+    """Break the network of a connection: nobody says so, and no SQLSTATE comes."""
+    connection: Connection = unit if isinstance(unit, Connection) else unit.connection()
+    driver: Any = connection.connection.driver_connection
+    if connection.dialect.driver == "asyncpg":
+        driver.terminate()
+    else:
+        with socket.socket(fileno=os.dup(driver.fileno())) as network:
+            network.shutdown(socket.SHUT_RDWR)
+
+
 def failing(state: str) -> Body:
     """Return a body that the database fails with this SQLSTATE."""
 
@@ -191,13 +204,16 @@ def test_a_deadlock_is_run_again(
     assert ["a12", "b12"] == titles(admin)
 
 
-def test_a_lost_connection_is_run_again(retrying: Retrying, admin: Admin, notes: UUID) -> None:
+@pytest.mark.parametrize("lose", [end_connection, cut_connection])
+def test_a_lost_connection_is_run_again(
+    retrying: Retrying, admin: Admin, notes: UUID, lose: Callable[[Any, Admin], None]
+) -> None:
     """On a new connection; what the first run wrote is gone."""
 
     def body(unit: Any) -> None:
         append(unit, "a", "!")
         if len(retrying.attempts) == 1:
-            end_connection(unit, admin)
+            lose(unit, admin)
         append(unit, "b", "!")
 
     retrying.run(body)
