@@ -62,7 +62,11 @@ def is_orphan(state: State, shape: Shape) -> bool:
 
 
 def _is_changed(state: State, key: str) -> bool:
-    return state.get_history(key, _PENDING).has_changes()
+    impl: Any = state.manager[key].impl
+    if impl.uses_objects or key not in state.dict:
+        return state.get_history(key, _PENDING).has_changes()
+    # As the flush itself compares; a history is three times as slow.
+    return impl.is_equal(state.dict[key], state.committed_state[key]) is not True
 
 
 def history_of(state: State, relationship: Relationship) -> History:
