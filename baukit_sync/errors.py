@@ -22,7 +22,9 @@
      |__ PurgeError
      |    |__ BatchLimitExceededError
      |    |__ DeleteMismatchError
+     |    |__ RowSecurityError
      |    |__ SelectorShapeError
+     |    |__ UnsafeForeignKeyError
      |__ TrackingError
      |    |__ HardDeleteError
      |    |__ OwnerChangedError
@@ -279,6 +281,26 @@ class DeleteMismatchError(PurgeError):
         return f"the deleter of {self.table} removed {self.deleted} rows for {self.expected} ids"
 
 
+class RowSecurityError(PurgeError):
+    """Row-level security may hide rows from the role that purges. Nothing was deleted.
+
+    Attributes:
+        table: A table whose policies are not plain ``USING (true)`` for the role.
+    """
+
+    code = "row_security"
+
+    def __init__(self, table: str) -> None:
+        super().__init__(table)
+        self.table = table
+
+    def __str__(self) -> str:
+        return (
+            f"row-level security may hide rows of {self.table} from the purge: give its role BYPASSRLS, or a"
+            " policy FOR ALL USING (true)"
+        )
+
+
 class SelectorShapeError(PurgeError):
     """A selector does not return ``id``, ``owner_id`` and a positive ``revision``. Nothing was deleted.
 
@@ -294,6 +316,30 @@ class SelectorShapeError(PurgeError):
 
     def __str__(self) -> str:
         return f"the selector of {self.table} must return id, owner_id and a positive revision in every row"
+
+
+class UnsafeForeignKeyError(PurgeError):
+    """Purging a table would delete or change rows of another synced table without a tombstone.
+
+    Attributes:
+        table: The table to purge.
+        referring: The table whose foreign key points at it.
+        ondelete: What that key does: CASCADE, SET NULL or SET DEFAULT.
+    """
+
+    code = "unsafe_foreign_key"
+
+    def __init__(self, table: str, referring: str, ondelete: str) -> None:
+        super().__init__(table, referring, ondelete)
+        self.table = table
+        self.referring = referring
+        self.ondelete = ondelete
+
+    def __str__(self) -> str:
+        return (
+            f"purging {self.table} would change synced rows of {self.referring} without a tombstone: its"
+            f" foreign key is ON DELETE {self.ondelete}; use NO ACTION"
+        )
 
 
 class TrackingError(SyncError):
@@ -390,3 +436,7 @@ class MissingExtraError(SyncError, ImportError):
 
     def __str__(self) -> str:
         return f"this needs an extra: pip install 'baukit-sync[{self.extra}]'"
+
+
+class MissingIndexWarning(UserWarning):
+    """A table has no index that leads from an owner to its tombstones: the purge reads the table instead."""

@@ -1,0 +1,173 @@
+"""One run of a purge: its connection, its transactions, and its limits."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Engine, Executable
+from sqlalchemy.exc import DBAPIError
+
+from baukit_sync.errors import PrimaryRequiredError
+from baukit_sync.purge.report import PurgeProgress, PurgeUnfinished, Tally
+from baukit_sync.transaction import sqlstate
+
+logger = logging.getLogger("baukit_sync.purge")
+
+T = TypeVar("T")
+
+REFERENCED = frozenset({"23503", "23001"})
+"""A foreign key still needs a row: NO ACTION, and since PostgreSQL 18 RESTRICT."""
+
+_LOCK_LOST = frozenset({"40001", "40P01", "55P03"})
+_READ_ONLY = "25006"
+
+_ISOLATION = sa.select(sa.func.current_setting("transaction_isolation"))
+
+
+CHECK_AT_ONCE = sa.text("SET CONSTRAINTS ALL IMMEDIATE")
+"""A deferred foreign key would be checked at the commit, where no savepoint is left."""
+
+_LOCK_TIMEOUT = sa.select(sa.func.set_config("lock_timeout", sa.bindparam("timeout"), sa.true()))
+
+
+def set_lock_timeout(connection: Connection, seconds: float) -> None:
+    """Let this transaction wait so long for each lock."""
+    connection.execute(_LOCK_TIMEOUT, {"timeout": f"{max(1, int(seconds * 1000))}ms"})
+
+
+class PurgeRun:
+    """What all tables of one run share."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        cutoff: datetime,
+        limit: int,
+        *,
+        time_budget: timedelta | None = None,
+        max_rows: int | None = None,
+        on_batch: Callable[[PurgeProgress], object] | None = None,
+    ) -> None:
+        """Start the clock; connects with the first statement.
+
+        Args:
+            engine: Where to connect.
+            cutoff: Tombstones from before it are expired.
+            limit: The most rows of one statement.
+            time_budget: After this much time no batch is begun.
+            max_rows: After this many rows no batch is begun.
+            on_batch: Called after each batch that was committed.
+        """
+        self.cutoff = cutoff
+        self.limit = limit
+        self._engine = engine
+        self._deadline = None if time_budget is None else time.monotonic() + time_budget.total_seconds()
+        self._max_rows = max_rows
+        self._on_batch = on_batch
+        self._deleted = 0
+        self._connection: Connection | None = None
+        self._one_statement_is_safe = False
+
+    @property
+    def room(self) -> int:
+        """How many rows the next statement may delete."""
+        return self.limit if self._max_rows is None else min(self.limit, self._max_rows - self._deleted)
+
+    def over(self) -> PurgeUnfinished | None:
+        """Tell why no further batch may begin, if it may not."""
+        if self._max_rows is not None and self._deleted >= self._max_rows:
+            return PurgeUnfinished.MAX_ROWS
+        if self.seconds_left() <= 0:
+            return PurgeUnfinished.TIME_BUDGET
+        return None
+
+    def seconds_left(self) -> float:
+        """Return how much of the time budget is left."""
+        return float("inf") if self._deadline is None else self._deadline - time.monotonic()
+
+    def count(self, tally: Tally, deleted: int) -> None:
+        """Count what a committed batch has deleted."""
+        if deleted:
+            tally.deleted += deleted
+            tally.batches += 1
+            self._deleted += deleted
+            if self._on_batch is not None:
+                self._on_batch(PurgeProgress(tally.name, deleted, self._deleted))
+
+    def close(self) -> None:
+        """Give the connection back."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def execute(self, statement: Executable, parameters: dict[str, Any]) -> Sequence[Any]:
+        """Run one statement in a transaction of its own: one round trip, if READ COMMITTED is the default."""
+        connection = self._connected()
+        if not self._one_statement_is_safe:
+            with self.transaction() as connection:
+                return connection.execute(statement, parameters).all()
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+        rows = connection.execute(statement, parameters).all()
+        connection.commit()
+        return rows
+
+    @contextmanager
+    def transaction(self) -> Generator[Connection]:
+        """Open a READ COMMITTED transaction, and commit it."""
+        connection = self._connected()
+        connection.execution_options(isolation_level="READ COMMITTED")
+        with connection.begin():
+            yield connection
+
+    def attempt(self, work: Callable[[], T], *, times: int = 2) -> T | PurgeUnfinished:
+        """Do a batch; once more if it lost a lock or the connection.
+
+        Args:
+            work: Runs in a transaction of its own.
+            times: How often to try.
+
+        Returns:
+            What ``work`` returned, or why it failed.
+
+        Raises:
+            PrimaryRequiredError: The server is a standby, or read-only.
+        """
+        for left in reversed(range(times)):
+            try:
+                return work()
+            except DBAPIError as error:
+                state = sqlstate(error) or ""
+                self._recover(error)
+                if state == _READ_ONLY:
+                    raise PrimaryRequiredError from error
+                is_lost = error.connection_invalidated or (state[:2] in {"08", "57"} and state != "57014")
+                if state not in _LOCK_LOST and not is_lost:
+                    raise
+                if not left:
+                    # The driver's text may name rows.
+                    logger.warning("a batch failed with SQLSTATE %s and is skipped", state or "unknown")
+                    return PurgeUnfinished.UNREACHABLE if is_lost else PurgeUnfinished.BUSY
+        raise AssertionError
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            self._connection = self._engine.connect()
+            self._connection.execution_options(isolation_level="AUTOCOMMIT")
+            default = self._connection.scalar(_ISOLATION)
+            self._connection.commit()
+            self._one_statement_is_safe = default == "read committed"
+        return self._connection
+
+    def _recover(self, error: DBAPIError) -> None:
+        """End a failed transaction; leave a lost connection."""
+        if self._connection is not None:
+            if error.connection_invalidated:
+                self.close()
+            else:
+                self._connection.rollback()
