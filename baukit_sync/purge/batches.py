@@ -166,8 +166,8 @@ class Isolated:
         with self._run.transaction() as connection:
             connection.execute(CHECK_AT_ONCE)
             locked = [self._values(row, self._key) for row in connection.execute(statements.lock, parameters)]
-            found = connection.execute(statements.candidates, bounds).all() if locked else []
-            rows = [row for row in found if self._values(row, self._id) not in self.blocked][:room]
+            found: Sequence[Any] = connection.execute(statements.candidates, bounds).all() if locked else ()
+            rows: list[Any] = [row for row in found if self._values(row, self._id) not in self.blocked][:room]
 
             def remove(some: Sequence[Any]) -> None:
                 self._batches.raise_horizons(connection, some)
@@ -178,7 +178,7 @@ class Isolated:
             gone, blocked = remove_what_may_go(connection, rows, remove)
         self.blocked.update((self._values(row, self._id), self._values(row, self._key)) for row in blocked)
         purged = {key: Purged(key, 0, None) for key in locked}
-        for row in cast("list[Any]", gone):
+        for row in gone:
             _, deleted, youngest = purged[key := self._values(row, self._key)]
             purged[key] = Purged(key, deleted + 1, max(row.deleted_at, youngest or row.deleted_at))
         return list(purged.values())

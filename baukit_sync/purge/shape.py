@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import UnionType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Mapper, RelationshipDirection, RelationshipProperty
@@ -96,7 +96,7 @@ def shape_of(model: Any, owner_via: Any, children: Iterable[Any]) -> Shape:
 
 
 def _table(model: Any, argument: str, expected: str) -> tuple[sa.Table, Mapper[Any] | None]:
-    mapper: Any = sa.inspect(model, raiseerr=False) if isinstance(model, type) else None
+    mapper: Any = cast("Any", sa.inspect(model, raiseerr=False)) if isinstance(model, type) else None
     table: Any = model if mapper is None else mapper.local_table
     if not _is(table, sa.Table):
         raise InvalidArgumentError(argument, expected)
