@@ -87,6 +87,7 @@ def purge_tombstones(  # noqa: PLR0913 -- each is a limit of its own
     purged: list[PurgedTable] = []
     try:
         with run.transaction() as connection:
+            run.learn_isolation(connection)
             refuse_blinded(connection, tables, {"cutoff": cutoff, "limit": limit})
         for drain in drains:
             purged.append(drain.count() if dry_run else drain.drain(busy_wait))

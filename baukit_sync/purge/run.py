@@ -27,7 +27,7 @@ REFERENCED = frozenset({"23503", "23001"})
 _LOCK_LOST = frozenset({"40001", "40P01", "55P03"})
 _READ_ONLY = "25006"
 
-_ISOLATION = sa.select(sa.func.current_setting("transaction_isolation"))
+_DEFAULT_ISOLATION = sa.select(sa.func.current_setting("default_transaction_isolation"))
 
 
 CHECK_AT_ONCE = sa.text("SET CONSTRAINTS ALL IMMEDIATE")
@@ -108,14 +108,18 @@ class PurgeRun:
 
     def execute(self, statement: Executable, parameters: dict[str, Any]) -> Sequence[Any]:
         """Run one statement in a transaction of its own: one round trip, if READ COMMITTED is the default."""
-        connection = self._connected()
         if not self._one_statement_is_safe:
             with self.transaction() as connection:
                 return connection.execute(statement, parameters).all()
+        connection = self._connected()
         connection.execution_options(isolation_level="AUTOCOMMIT")
         rows = connection.execute(statement, parameters).all()
         connection.commit()
         return rows
+
+    def learn_isolation(self, connection: Connection) -> None:
+        """Find out whether a statement that is a transaction by itself is READ COMMITTED."""
+        self._one_statement_is_safe = connection.scalar(_DEFAULT_ISOLATION) == "read committed"
 
     @contextmanager
     def transaction(self) -> Generator[Connection]:
@@ -158,10 +162,6 @@ class PurgeRun:
     def _connected(self) -> Connection:
         if self._connection is None:
             self._connection = self._engine.connect()
-            self._connection.execution_options(isolation_level="AUTOCOMMIT")
-            default = self._connection.scalar(_ISOLATION)
-            self._connection.commit()
-            self._one_statement_is_safe = default == "read committed"
         return self._connection
 
     def _recover(self, error: DBAPIError) -> None:

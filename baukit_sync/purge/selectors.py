@@ -59,7 +59,7 @@ class SelectorDrain:
         """Purge until a batch comes back short or deletes nothing, then once more what was busy."""
         deadline = time.monotonic() + (busy_wait.total_seconds() if busy_wait is not None else 0)
         batch = self._drain()
-        for owner_id in self._owned(batch):
+        for owner_id in self._owned(batch) if busy_wait is not None else ():
             seconds = min(deadline - time.monotonic(), self._run.seconds_left())
             if seconds <= 0 or self._run.over() is not None:
                 break
