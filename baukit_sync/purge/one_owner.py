@@ -38,6 +38,7 @@ class OneOwnerStatements:
         next_scan: The owners after ``:after_0``.
         owners: The owner, if it has a counter.
         left: As :attr:`Statements.left`.
+        adrift: None: every row has an owner.
         choose: Lock the counter, and the rows of one batch: whether it was locked, how many rows, their
             greatest revision and youngest ``deleted_at``.
         raise_horizon: Raise the horizon to ``:revision``.
@@ -53,6 +54,7 @@ class OneOwnerStatements:
     next_scan: AnySelect
     owners: AnySelect
     left: AnySelect
+    adrift: None
     choose: AnySelect
     raise_horizon: postgresql.Insert
     purge: AnySelect
@@ -76,6 +78,7 @@ class OneOwnerStatements:
             next_scan=_scan(shape, after),
             owners=counter,
             left=left_of(shape, mine),
+            adrift=None,
             choose=_choose(shape, mine, counter),
             raise_horizon=raise_only(
                 postgresql.insert(horizons).values(owner_id=owner, horizon_revision=sa.bindparam("revision"))

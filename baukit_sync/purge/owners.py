@@ -86,6 +86,7 @@ class OwnerDrain:
             self._purge_busy(busy_wait)
         for left in self._look(list(self._busy)):
             self._record(left)
+        self._find_adrift()
         return self._tally.report()
 
     def count(self) -> PurgedTable:
@@ -96,6 +97,7 @@ class OwnerDrain:
             for left in self._look([found.key for found in page if found.key in owned], most=_NO_BOUND):
                 self._tally.deleted += left.may_go
                 self._record(left._replace(expired=left.expired - left.may_go, may_go=0))
+        self._find_adrift()
         return self._tally.report()
 
     def _pages(self) -> Iterator[list[Found]]:
@@ -247,6 +249,14 @@ class OwnerDrain:
 
     def _blocked(self, key: Key) -> int:
         return sum(each == key for each in self._isolated.blocked.values())
+
+    def _find_adrift(self) -> None:
+        """Report the rows without a key, whose owner nobody knows."""
+        if self._batches.statements.adrift is not None:
+            bounds = {"cutoff": self._run.cutoff, "most": PROBE_LIMIT}
+            (found,) = self._run.execute(self._batches.statements.adrift, bounds)
+            if found.expired:
+                self._orphaned([Found((), found.oldest, found.expired)])
 
     def _orphaned(self, orphans: Sequence[Found]) -> None:
         self._tally.orphaned += sum(found.expired for found in orphans)

@@ -43,6 +43,7 @@ class Statements:
         owners: The owners of the keys ``:key_0``, ...; those that have a counter.
         left: For such keys, up to ``:most`` rows: how many are expired, how many of these could go, and when
             the oldest was deleted.
+        adrift: Up to ``:most`` expired rows without a key, which no scan finds; ``None`` if all have one.
         purge: Lock the owners of such keys, delete, and raise their horizons: one batch in one statement.
             For each key that was locked its owner, how many rows, and the youngest ``deleted_at`` of them.
         lock: Lock the owners, as ``purge`` does.
@@ -55,6 +56,7 @@ class Statements:
     next_scan: AnySelect
     owners: AnySelect
     left: AnySelect
+    adrift: AnySelect | None
     purge: AnySelect
     lock: AnySelect
     wait: AnySelect
@@ -70,6 +72,7 @@ class Statements:
             next_scan=_scan(shape, [_after(shape)]),
             owners=_owners(shape),
             left=left_of(shape, among("key", shape.key)),
+            adrift=_adrift(shape) if any(column.nullable for column in shape.key) else None,
             purge=_purge(shape),
             lock=_locked(shape),
             wait=_locked(shape, skip_locked=False),
@@ -249,6 +252,18 @@ def left_of(shape: Shape, named: Any) -> AnySelect:
         sa.func.count().filter(found.c.may_go).label("may_go"),
         sa.func.min(found.c.deleted_at).label("oldest"),
     ).group_by(*keys)
+
+
+def _adrift(shape: Shape) -> AnySelect:
+    found = (
+        sa.select(shape.deleted_at.label("deleted_at"))
+        .where(sa.or_(*(column.is_(None) for column in shape.key)), shape.deleted_at < CUTOFF)
+        .limit(MOST)
+        .subquery("found")
+    )
+    return sa.select(
+        sa.func.count().label("expired"), sa.func.min(found.c.deleted_at).label("oldest")
+    ).select_from(found)
 
 
 def expired_rows(shape: Shape, same_key: list[Any], columns: list[Any]) -> AnySelect:

@@ -1,0 +1,216 @@
+"""What the purge costs, beside the batch DELETE that everybody writes and the four statements of a spec.
+
+One server, one run. 100,000 tombstones among 200,000 live rows, limit 1,000; the tombstones of an owner are
+far apart in time (spread), or 50 at a time (burst); or there are 50,000 owners with two each (sparse). Before
+each measurement the tables are made anew, vacuumed and analysed.
+
+The DELETEs without protection lock nothing, skip nobody and raise no horizon: they are the floor, by primary
+key as usual, and by ctid as fast as it can be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session
+
+from baukit_sync import (
+    SyncColumns,
+    TombstoneTable,
+    add_sync_tables,
+    embedded,
+    guard_pull_cursor,
+    next_revision,
+    purge_tombstones,
+)
+
+CUTOFF = datetime(2026, 11, 1, tzinfo=UTC)
+LIMIT = 1_000
+
+
+class Base(DeclarativeBase):
+    """The models."""
+
+
+class Note(SyncColumns, Base):
+    """A synced row."""
+
+    __tablename__ = "notes"
+
+    title: Mapped[str]
+
+
+NOTES = TombstoneTable.for_model(Note)
+
+FOUR_STATEMENTS = TombstoneTable(
+    "notes",
+    "SELECT id, owner_id, revision FROM notes WHERE deleted_at < :cutoff"
+    " ORDER BY deleted_at, id LIMIT :limit FOR UPDATE SKIP LOCKED",
+    "DELETE FROM notes WHERE id = ANY(:ids)",
+)
+
+UNPROTECTED = {
+    "DELETE by id": sa.text(
+        "DELETE FROM notes WHERE id IN"
+        " (SELECT id FROM notes WHERE deleted_at < :cutoff ORDER BY deleted_at LIMIT :limit)"
+    ),
+    "DELETE by ctid": sa.text(
+        "WITH expired AS MATERIALIZED"
+        " (SELECT ctid AS place FROM notes WHERE deleted_at < :cutoff ORDER BY deleted_at LIMIT :limit)"
+        " DELETE FROM notes USING expired WHERE ctid = expired.place"
+    ),
+}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--large", action="store_true", help="also 5 million live rows, and the neighbours")
+    arguments = parser.parse_args()
+    add_sync_tables(Base.metadata)
+    with embedded.server(settings={"fsync": "on", "max_wal_size": "8GB"}) as url:
+        engine = sa.create_engine(url)
+        for name, owners, each, burst in (
+            ("spread, 2,000 owners x 50", 2_000, 50, False),
+            ("burst, 2,000 owners x 50", 2_000, 50, True),
+            ("sparse, 50,000 owners x 2", 50_000, 2, False),
+        ):
+            compare(engine, arguments.rounds, name, owners, each, burst=burst)
+        if arguments.large:
+            growth(engine)
+            neighbours(engine)
+        engine.dispose()
+
+
+def compare(engine: sa.Engine, rounds: int, name: str, owners: int, each: int, *, burst: bool) -> None:
+    """Print how many rows a second each way deletes, and the ratios."""
+    ways: dict[str, Callable[[], int]] = {
+        "the kit": lambda: purge_tombstones(engine, [NOTES], CUTOFF, LIMIT).deleted,
+        "four statements": lambda: purge_tombstones(engine, [FOUR_STATEMENTS], CUTOFF, LIMIT).deleted,
+    }
+    for way, statement in UNPROTECTED.items():
+        ways[way] = lambda statement=statement: unprotected(engine, statement)
+    rates: dict[str, list[float]] = {way: [] for way in ways}
+    for _ in range(rounds):
+        for way, purge in ways.items():
+            fill(engine, owners=owners, tombstones=each, live=200_000 // owners, burst=burst)
+            rates[way].append(rate(purge, owners * each))
+    median = {way: statistics.median(each) for way, each in rates.items()}
+    print(f"{name}: the kit {median['the kit']:,.0f} rows/s, {median['four statements']:,.0f} by four statements")
+    for way in list(ways)[1:]:
+        ratios = [ours / theirs for ours, theirs in zip(rates["the kit"], rates[way], strict=True)]
+        print(f"  {statistics.median(ratios):.2f}x {way} ({min(ratios):.2f}-{max(ratios):.2f})")
+
+
+def rate(purge: Callable[[], int], expected: int) -> float:
+    """Return rows per second."""
+    start = time.perf_counter()
+    deleted = purge()
+    seconds = time.perf_counter() - start
+    if deleted != expected:
+        raise AssertionError(f"{deleted} of {expected} rows were deleted")
+    return expected / seconds
+
+
+def unprotected(engine: sa.Engine, statement: sa.TextClause) -> int:
+    """Delete batch by batch, each committed by itself, until one comes back short."""
+    total = 0
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        while True:
+            deleted = connection.execute(statement, {"cutoff": CUTOFF, "limit": LIMIT}).rowcount
+            total += deleted
+            if deleted < LIMIT:
+                return total
+
+
+def fill(engine: sa.Engine, *, owners: int, tombstones: int, live: int, burst: bool = False) -> None:
+    """Make the tables anew: each owner's rows in the order of their revisions, owner by owner."""
+    turn = "owner.number * :tombstones + n" if burst else "n * :owners + owner.number"
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        Base.metadata.drop_all(connection)
+        Base.metadata.create_all(connection)
+        connection.execute(sa.text("CREATE INDEX ON notes (deleted_at, id) WHERE deleted_at IS NOT NULL"))
+        connection.execute(
+            sa.text(
+                "INSERT INTO sync_revisions SELECT gen_random_uuid(), :revisions"
+                " FROM generate_series(1, :owners)"
+            ),
+            {"owners": owners, "revisions": tombstones + live},
+        )
+        connection.execute(
+            sa.text(
+                "INSERT INTO notes (id, owner_id, deleted_at, revision, title)"
+                f" SELECT gen_random_uuid(), owner_id, CASE WHEN n < :tombstones THEN"
+                f" timestamptz '2026-09-01' + ({turn}) * interval '1 ms' END, n + 1, repeat('x', 100)"
+                " FROM (SELECT owner_id, row_number() OVER () AS number FROM sync_revisions) AS owner,"
+                " generate_series(0, :tombstones + :live - 1) AS n ORDER BY owner.number, n"
+            ),
+            {"owners": owners, "tombstones": tombstones, "live": live},
+        )
+        connection.execute(sa.text("VACUUM ANALYZE"))
+        connection.execute(sa.text("CHECKPOINT"))
+
+
+def growth(engine: sa.Engine) -> None:
+    """Print the rate beside 100,000 and 5,000,000 live rows, and the memory of a million tombstones."""
+    rates = {}
+    for live in (100_000, 5_000_000):
+        measured = []
+        for _ in range(3):
+            fill(engine, owners=2_000, tombstones=50, live=live // 2_000)
+            measured.append(rate(lambda: purge_tombstones(engine, [NOTES], CUTOFF, LIMIT).deleted, 100_000))
+        rates[live] = statistics.median(measured)
+    print(f"rate beside 5,000,000 live rows: {rates[5_000_000] / rates[100_000]:.2f}x of that beside 100,000")
+    fill(engine, owners=2_000, tombstones=500, live=1)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    deleted = purge_tombstones(engine, [NOTES], CUTOFF, LIMIT).deleted
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    print(f"{deleted:,} tombstones in one run: the process grew by {grown:.1f} MB")
+
+
+def neighbours(engine: sa.Engine) -> None:
+    """Print what writers and pulls of owners without tombstones wait while the purge runs, and without it."""
+    latencies = {}
+    for purging in (False, True):
+        fill(engine, owners=2_000, tombstones=500, live=10)
+        with engine.begin() as connection:
+            owner = connection.scalar(
+                sa.text("INSERT INTO sync_revisions VALUES (gen_random_uuid(), 0) RETURNING owner_id")
+            )
+        done = threading.Event()
+
+        def purge(done: threading.Event = done) -> None:
+            try:
+                purge_tombstones(engine, [NOTES], CUTOFF, LIMIT)
+            finally:
+                done.set()
+
+        thread = threading.Thread(target=purge)
+        if purging:
+            thread.start()
+        seconds: list[float] = []
+        while not done.is_set() if purging else len(seconds) < 2_000:
+            start = time.perf_counter()
+            with Session(engine) as session, session.begin():
+                guard_pull_cursor(session, owner, 0)
+                next_revision(session, owner)
+            seconds.append(time.perf_counter() - start)
+        if purging:
+            thread.join()
+        latencies[purging] = statistics.quantiles(seconds, n=100)[98]
+    print(
+        f"a pull and a write of another owner, p99: {latencies[True] * 1e3:.2f} ms while it runs,"
+        f" {latencies[True] / latencies[False]:.2f}x of without"
+    )
+
+
+if __name__ == "__main__":
+    main()
