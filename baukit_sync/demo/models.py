@@ -95,29 +95,9 @@ SOURCES = (
 """What a pull reads."""
 
 TOMBSTONES = (
-    TombstoneTable(
-        "attachments",
-        "SELECT attachment.id, item.owner_id, attachment.revision"
-        " FROM attachments AS attachment JOIN items AS item ON item.id = attachment.item_id"
-        " WHERE attachment.deleted_at < :cutoff"
-        " ORDER BY attachment.deleted_at, attachment.id LIMIT :limit"
-        " FOR UPDATE OF attachment SKIP LOCKED",
-        "DELETE FROM attachments WHERE id = ANY(:ids)",
-    ),
-    TombstoneTable(
-        "items",
-        "SELECT id, owner_id, revision FROM items WHERE deleted_at < :cutoff"
-        " AND NOT EXISTS (SELECT FROM attachments WHERE item_id = items.id)"
-        " ORDER BY deleted_at, id LIMIT :limit FOR UPDATE SKIP LOCKED",
-        "DELETE FROM items WHERE id = ANY(:ids)",
-    ),
-    TombstoneTable(
-        "lists",
-        "SELECT id, owner_id, revision FROM lists WHERE deleted_at < :cutoff"
-        " AND NOT EXISTS (SELECT FROM items WHERE list_id = lists.id)"
-        " ORDER BY deleted_at, id LIMIT :limit FOR UPDATE SKIP LOCKED",
-        "DELETE FROM lists WHERE id = ANY(:ids)",
-    ),
+    TombstoneTable.for_model(Attachment, owner_via=Attachment.parent),
+    TombstoneTable.for_model(Item),
+    TombstoneTable.for_model(TodoList),
 )
 """Children before parents: the foreign keys have no ON DELETE, so that no purge takes a live child along."""
 
