@@ -27,6 +27,7 @@ def purge_tombstones(  # noqa: PLR0913 -- each is a limit of its own
     busy_wait: timedelta | None = None,
     time_budget: timedelta | None = None,
     max_rows: int | None = None,
+    pause: timedelta | None = None,
     owners_per_statement: int | None = None,
     dry_run: bool = False,
     on_batch: Callable[[PurgeProgress], object] | None = None,
@@ -48,6 +49,8 @@ def purge_tombstones(  # noqa: PLR0913 -- each is a limit of its own
             a purge that waits, their new pulls and writes wait too. Without it nothing waits.
         time_budget: After this time no batch is begun.
         max_rows: After this many rows, in all tables, no batch is begun.
+        pause: How long to rest after each batch. Without it the purge takes what the disk gives, and on a disk
+            that is busy others' commits wait behind its log.
         owners_per_statement: The most owners of one statement. 1 is for sharded databases: every statement
             that locks or deletes then says ``owner_id = :owner``. By default as many as fit into ``limit``.
         dry_run: Count what would be deleted, and delete nothing. Of a caller-owned spec the first batch is
@@ -73,11 +76,19 @@ def purge_tombstones(  # noqa: PLR0913 -- each is a limit of its own
     for argument, number in (("max_rows", max_rows), ("owners_per_statement", owners_per_statement)):
         if number is not None:
             check_integer(argument, number, least=1, most=2**53)
-    for argument, span in (("busy_wait", busy_wait), ("time_budget", time_budget)):
+    for argument, span in (("busy_wait", busy_wait), ("time_budget", time_budget), ("pause", pause)):
         if span is not None and not (isinstance(span, timedelta) and timedelta() <= span <= _LONGEST):
             raise InvalidArgumentError(argument, f"a timedelta from 0 to {_LONGEST.days} days")
     started = datetime.now(UTC)
-    run = PurgeRun(engine, cutoff, limit, time_budget=time_budget, max_rows=max_rows, on_batch=on_batch)
+    run = PurgeRun(
+        engine,
+        cutoff,
+        limit,
+        time_budget=time_budget,
+        max_rows=max_rows,
+        pause=pause,
+        on_batch=on_batch,
+    )
     drains = [
         SelectorDrain(run, table)
         if table.known is None

@@ -33,6 +33,7 @@ _DEFAULT_ISOLATION = sa.select(sa.func.current_setting("default_transaction_isol
 CHECK_AT_ONCE = sa.text("SET CONSTRAINTS ALL IMMEDIATE")
 """A deferred foreign key would be checked at the commit, where no savepoint is left."""
 
+_SLEEP = sa.select(sa.func.pg_sleep(sa.bindparam("seconds", type_=sa.Double)))
 _LOCK_TIMEOUT = sa.select(sa.func.set_config("lock_timeout", sa.bindparam("timeout"), sa.true()))
 
 
@@ -52,6 +53,7 @@ class PurgeRun:
         *,
         time_budget: timedelta | None = None,
         max_rows: int | None = None,
+        pause: timedelta | None = None,
         on_batch: Callable[[PurgeProgress], object] | None = None,
     ) -> None:
         """Start the clock; connects with the first statement.
@@ -62,13 +64,15 @@ class PurgeRun:
             limit: The most rows of one statement.
             time_budget: After this much time no batch is begun.
             max_rows: After this many rows no batch is begun.
-            on_batch: Called after each batch that was committed.
+            pause: How long to rest after each batch that was committed.
+            on_batch: Called after it.
         """
         self.cutoff = cutoff
         self.limit = limit
         self._engine = engine
         self._deadline = None if time_budget is None else time.monotonic() + time_budget.total_seconds()
         self._max_rows = max_rows
+        self._pause = 0 if pause is None else pause.total_seconds()
         self._on_batch = on_batch
         self._deleted = 0
         self._connection: Connection | None = None
@@ -99,6 +103,9 @@ class PurgeRun:
             self._deleted += deleted
             if self._on_batch is not None:
                 self._on_batch(PurgeProgress(tally.name, deleted, self._deleted))
+            if self._pause:
+                # The server sleeps: here it would stop an event loop.
+                self.execute(_SLEEP, {"seconds": self._pause})
 
     def close(self) -> None:
         """Give the connection back."""
