@@ -108,6 +108,11 @@ def drop_indexes(table: str, *, schema: str | None = None) -> list[str]:
     return [f"DROP INDEX IF EXISTS {_in(schema)}{index}" for index in _indexes(table)]
 
 
+def drop_indexes_concurrently(table: str, *, schema: str | None = None) -> list[str]:
+    """Drop them beside writers: see :func:`baukit_sync.migrations.drop_indexes_concurrently`."""
+    return [f"DROP INDEX CONCURRENTLY IF EXISTS {_in(schema)}{index}" for index in _indexes(table)]
+
+
 def rename_user_id(*, schema: str | None = None) -> list[str]:
     """Upgrade the old shape: see :func:`baukit_sync.migrations.rename_user_id_to_owner_id`."""
     alter = f"ALTER TABLE {_in(schema)}sync_revisions"

@@ -193,6 +193,20 @@ def drop_indexes(op: Operations, table: str, *, schema: str | None = None) -> No
     _run(op, ddl.drop_indexes(table, schema=schema))
 
 
+def drop_indexes_concurrently(op: Operations, table: str, *, schema: str | None = None) -> None:
+    """Drop the indexes of :func:`drop_indexes` while others write; commits what the migration did so far.
+
+    Runs outside a transaction, as :func:`create_indexes_concurrently` does. Each statement waits for the
+    transactions that are open when it starts. Running it again drops what is left.
+
+    Raises:
+        InvalidArgumentError: A name is empty or too long.
+    """
+    statements = ddl.drop_indexes_concurrently(table, schema=schema)
+    with op.get_context().autocommit_block():
+        _run(op, statements)
+
+
 def rename_user_id_to_owner_id(op: Operations, *, schema: str | None = None) -> None:
     """Bring ``sync_revisions`` from its old shape, with ``user_id``, to the present one.
 

@@ -117,3 +117,18 @@ def test_a_script_builds_them_outside_its_transaction(engine: sa.Engine, indexed
         found = facts(connection)
 
     assert indexed == found
+
+
+def test_a_concurrent_drop_leaves_the_bare_table_and_runs_twice(engine: sa.Engine) -> None:
+    """The downgrade of a concurrent build removes both indexes; a second run finds nothing to do."""
+    with engine.begin() as connection:
+        Operations(MigrationContext.configure(connection)).create_table("notes", *sync.columns())
+    with engine.connect() as connection:
+        bare = facts(connection)
+    migrate(engine, build)
+    for _ in range(2):
+        migrate(engine, lambda op: sync.drop_indexes_concurrently(op, "notes"))
+    with engine.connect() as connection:
+        found = facts(connection)
+
+    assert bare == found
