@@ -49,8 +49,8 @@ def purge_tombstones(  # noqa: PLR0913 -- each is a limit of its own
             a purge that waits, their new pulls and writes wait too. Without it nothing waits.
         time_budget: After this time no batch is begun.
         max_rows: After this many rows, in all tables, no batch is begun.
-        pause: How long to rest after each batch. Without it the purge takes what the disk gives, and on a disk
-            that is busy others' commits wait behind its log.
+        pause: How long to rest after each batch. Without it the purge takes what the disk gives, and others'
+            commits wait behind its log.
         owners_per_statement: The most owners of one statement. 1 is for sharded databases: every statement
             that locks or deletes then says ``owner_id = :owner``. By default as many as fit into ``limit``.
         dry_run: Count what would be deleted, and delete nothing. Of a caller-owned spec the first batch is
