@@ -4,6 +4,11 @@ Small functions that run inside your own transaction: revisions, pulls, purge ho
 clock. :mod:`baukit_sync.aio` has the same functions for ``AsyncSession`` and ``AsyncConnection``.
 """
 
+from baukit_sync.backfill import (
+    BackfillProgress,
+    BackfillReport,
+    backfill_revisions,
+)
 from baukit_sync.errors import (
     BatchLimitExceededError,
     BlankDeviceIdError,
@@ -86,6 +91,7 @@ from baukit_sync.schema import (
     SyncDataclassColumns,
     SyncTables,
     add_sync_tables,
+    live_unique_index,
     sync_columns,
     sync_indexes,
 )
@@ -108,6 +114,8 @@ from baukit_sync.writes import (
 
 __all__ = [
     "STAMPED_BY_HAND",
+    "BackfillProgress",
+    "BackfillReport",
     "BatchLimitExceededError",
     "BlankDeviceIdError",
     "Change",
@@ -160,6 +168,7 @@ __all__ = [
     "UnstampedWriteError",
     "add_sync_tables",
     "allocate_revisions",
+    "backfill_revisions",
     "check_pull_cursor",
     "current_revision",
     "current_revision_for_update",
@@ -168,6 +177,7 @@ __all__ = [
     "guard_pull_cursor",
     "guard_pull_cursors",
     "guard_push_cursor",
+    "live_unique_index",
     "next_revision",
     "next_revisions",
     "parse_cursor",

@@ -24,13 +24,14 @@ from sqlalchemy.ext.asyncio import (
 )
 from sqlalchemy.orm import Session
 
-from baukit_sync import pages, pull, purge, revisions, writes
+from baukit_sync import backfill, pages, pull, purge, revisions, writes
 from baukit_sync.retry import Backoff, check_factory
 from baukit_sync.transaction import SessionLike
 
 __all__ = [
     "AsyncSessionLike",
     "allocate_revisions",
+    "backfill_revisions",
     "current_revision",
     "current_revision_for_update",
     "ensure_owner",
@@ -105,6 +106,7 @@ def _signed(lifted: F, blocking: Callable[..., Any], first: object) -> F:
 
 
 allocate_revisions = _on_session(revisions.allocate_revisions)
+backfill_revisions = _on_engine(backfill.backfill_revisions)
 current_revision = _on_session(revisions.current_revision)
 current_revision_for_update = _on_session(revisions.current_revision_for_update)
 ensure_owner = _on_session(revisions.ensure_owner)

@@ -12,7 +12,7 @@ as it is, whatever its definition. The product's names are always quoted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import sqlalchemy as sa
@@ -113,6 +113,82 @@ def drop_indexes_concurrently(table: str, *, schema: str | None = None) -> list[
     return [f"DROP INDEX CONCURRENTLY IF EXISTS {_in(schema)}{index}" for index in _indexes(table)]
 
 
+def add_columns(
+    table: str, *, owner: str = "owner_id", owner_type: _Type | None = None, schema: str | None = None
+) -> list[str]:
+    """Add the columns of a synced table, nullable: see :func:`baukit_sync.migrations.add_columns`."""
+    alter, key = f"ALTER TABLE {_in(schema)}{_name('table', table)}", _name("owner", owner)
+    return [
+        f"""\
+{alter}
+    ADD COLUMN IF NOT EXISTS {key} {_type(owner_type)},
+    ADD COLUMN IF NOT EXISTS updated_at TIMESTAMP WITH TIME ZONE NOT NULL DEFAULT now(),
+    ADD COLUMN IF NOT EXISTS deleted_at TIMESTAMP WITH TIME ZONE,
+    ADD COLUMN IF NOT EXISTS revision BIGINT"""
+    ]
+
+
+def drop_columns(table: str, *, schema: str | None = None) -> list[str]:
+    """Drop them, but not the owner's: see :func:`baukit_sync.migrations.drop_columns`."""
+    return [
+        f"""\
+ALTER TABLE {_in(schema)}{_name("table", table)}
+    DROP COLUMN IF EXISTS revision,
+    DROP COLUMN IF EXISTS deleted_at,
+    DROP COLUMN IF EXISTS updated_at"""
+    ]
+
+
+def require_columns(table: str, *, owner: str = "owner_id", schema: str | None = None) -> list[str]:
+    """Make the columns NOT NULL beside writers: see :func:`baukit_sync.migrations.require_columns`."""
+    _name("table", table, longest=63 - len("_sync_required"))
+    alter, key = f"ALTER TABLE {_in(schema)}{_name('table', table)}", _name("owner", owner)
+    check = _name("table", f"{table}_sync_required")
+    columns = (key, "updated_at", "revision")
+    present = " AND ".join(f"{column} IS NOT NULL" for column in columns)
+    not_null = ", ".join(f"ALTER COLUMN {column} SET NOT NULL" for column in columns)
+    return [
+        f"{alter} DROP CONSTRAINT IF EXISTS {check}",
+        f"{alter} ADD CONSTRAINT {check} CHECK ({present}) NOT VALID",
+        f"{alter} VALIDATE CONSTRAINT {check}",
+        # PostgreSQL reads no row here: the check has proved it.
+        f"{alter} {not_null}",
+        f"{alter} DROP CONSTRAINT {check}",
+    ]
+
+
+def release_columns(table: str, *, owner: str = "owner_id", schema: str | None = None) -> list[str]:
+    """Make them nullable again: see :func:`baukit_sync.migrations.release_columns`."""
+    alter = f"ALTER TABLE {_in(schema)}{_name('table', table)}"
+    columns = (_name("owner", owner), "updated_at", "revision")
+    return [f"{alter} {', '.join(f'ALTER COLUMN {column} DROP NOT NULL' for column in columns)}"]
+
+
+def create_live_unique_index(
+    name: str, table: str, columns: Sequence[str], *, schema: str | None = None
+) -> list[str]:
+    """Let live rows be unique: see :func:`baukit_sync.migrations.create_live_unique_index`."""
+    on = f"{_in(schema)}{_name('table', table)} ({_columns(columns)})"
+    return [f"CREATE UNIQUE INDEX IF NOT EXISTS {_name('name', name)} ON {on} WHERE deleted_at IS NULL"]
+
+
+def create_live_unique_index_concurrently(
+    name: str, table: str, columns: Sequence[str], *, schema: str | None = None
+) -> list[str]:
+    """Build it beside writers: see :func:`baukit_sync.migrations.create_live_unique_index_concurrently`."""
+    on = f"{_in(schema)}{_name('table', table)} ({_columns(columns)})"
+    index = _name("name", name)
+    return [
+        f"DROP INDEX CONCURRENTLY IF EXISTS {_in(schema)}{index}",
+        f"CREATE UNIQUE INDEX CONCURRENTLY {index} ON {on} WHERE deleted_at IS NULL",
+    ]
+
+
+def drop_live_unique_index(name: str, *, schema: str | None = None) -> list[str]:
+    """Drop it: see :func:`baukit_sync.migrations.drop_live_unique_index`."""
+    return [f"DROP INDEX IF EXISTS {_in(schema)}{_name('name', name)}"]
+
+
 def rename_user_id(*, schema: str | None = None) -> list[str]:
     """Upgrade the old shape: see :func:`baukit_sync.migrations.rename_user_id_to_owner_id`."""
     alter = f"ALTER TABLE {_in(schema)}sync_revisions"
@@ -155,6 +231,12 @@ def _unless(condition: str, statement: str) -> str:
 
 def _in(schema: str | None) -> str:
     return "" if schema is None else f"{_name('schema', schema)}."
+
+
+def _columns(columns: Sequence[str]) -> str:
+    if isinstance(columns, str) or not columns:
+        raise InvalidArgumentError("columns", "the names of one or more columns")
+    return ", ".join(_name("columns", column) for column in columns)
 
 
 def _indexes(table: str) -> list[str]:

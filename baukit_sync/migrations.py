@@ -30,12 +30,22 @@ first: behind DDL that waits for its lock, everyone else waits too.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
 
 from baukit_sync import ddl
+
+KIT_TABLES = frozenset({"sync_revisions", "sync_purge_horizons"})
+"""The tables that the kit's migrations create."""
+
+IncludeObject: TypeAlias = Callable[[Any, "str | None", str, bool, Any], bool]
+"""Alembic's ``include_object``."""
+
+IncludeName: TypeAlias = Callable[["str | None", str, Any], bool]
+"""Alembic's ``include_name``."""
 
 
 class Operations(Protocol):
@@ -205,6 +215,164 @@ def drop_indexes_concurrently(op: Operations, table: str, *, schema: str | None 
     statements = ddl.drop_indexes_concurrently(table, schema=schema)
     with op.get_context().autocommit_block():
         _run(op, statements)
+
+
+def add_columns(
+    op: Operations,
+    table: str,
+    *,
+    owner: str = "owner_id",
+    owner_type: TypeEngine[Any] | type[TypeEngine[Any]] | None = None,
+    schema: str | None = None,
+) -> None:
+    """Add the owner's column, ``updated_at``, ``deleted_at`` and ``revision`` to a table that has rows.
+
+    No row is read or written: the owner's column and the revision are nullable, and ``updated_at`` gets the
+    time of the migration, for all rows there are, from the catalog. Columns that exist are left as they are.
+    Then build the indexes, deploy code that stamps, call :func:`baukit_sync.backfill_revisions`, and at last
+    :func:`require_columns`.
+
+    Locks the table against everybody until the migration ends: give it a revision of its own.
+
+    Args:
+        op: ``alembic.op``.
+        table: The table's name.
+        owner: The owner's column.
+        owner_type: Its type: ``Uuid()`` (the default), ``BigInteger()`` or ``Text()``.
+        schema: The table's schema.
+
+    Raises:
+        InvalidArgumentError: A name or the type cannot be used.
+    """
+    _run(op, ddl.add_columns(table, owner=owner, owner_type=owner_type, schema=schema))
+
+
+def drop_columns(op: Operations, table: str, *, schema: str | None = None) -> None:
+    """Undo :func:`add_columns`; the owner's column stays, since it may have been there before.
+
+    Locks the table against everybody until the migration ends.
+
+    Raises:
+        InvalidArgumentError: A name cannot be used.
+    """
+    _run(op, ddl.drop_columns(table, schema=schema))
+
+
+def require_columns(
+    op: Operations, table: str, *, owner: str = "owner_id", schema: str | None = None
+) -> None:
+    """Make the owner's column, ``updated_at`` and ``revision`` NOT NULL; commits what was done so far.
+
+    Reads the whole table once, while others read and write, and locks it against everybody for a moment
+    before and after. A row without a revision makes it fail, and leaves a check that new rows have to pass:
+    backfill, and run it again.
+
+    Args:
+        op: ``alembic.op``.
+        table: The table's name, of at most 49 bytes.
+        owner: The owner's column.
+        schema: The table's schema.
+
+    Raises:
+        InvalidArgumentError: A name cannot be used.
+    """
+    statements = ddl.require_columns(table, owner=owner, schema=schema)
+    with op.get_context().autocommit_block():
+        _run(op, statements)
+
+
+def release_columns(
+    op: Operations, table: str, *, owner: str = "owner_id", schema: str | None = None
+) -> None:
+    """Undo :func:`require_columns`; locks the table against everybody until the migration ends.
+
+    Raises:
+        InvalidArgumentError: A name cannot be used.
+    """
+    _run(op, ddl.release_columns(table, owner=owner, schema=schema))
+
+
+def create_live_unique_index(
+    op: Operations, name: str, table: str, columns: Sequence[str], *, schema: str | None = None
+) -> None:
+    """Let some columns be unique among the rows that are not deleted.
+
+    A plain unique constraint also counts tombstones: whoever deletes "inbox" could not create it again.
+    Beside the models it is :func:`baukit_sync.live_unique_index`.
+
+    Locks the table against writers, not readers, until the migration ends; a build reads the whole table.
+
+    Args:
+        op: ``alembic.op``.
+        name: The index's name.
+        table: The table's name.
+        columns: The natural key; begin it with the owner's column.
+        schema: The table's schema.
+
+    Raises:
+        InvalidArgumentError: A name cannot be used.
+    """
+    _run(op, ddl.create_live_unique_index(name, table, columns, schema=schema))
+
+
+def create_live_unique_index_concurrently(
+    op: Operations, name: str, table: str, columns: Sequence[str], *, schema: str | None = None
+) -> None:
+    """Create the index of :func:`create_live_unique_index` as :func:`create_indexes_concurrently` does.
+
+    Raises:
+        InvalidArgumentError: A name cannot be used.
+    """
+    statements = ddl.create_live_unique_index_concurrently(name, table, columns, schema=schema)
+    with op.get_context().autocommit_block():
+        _run(op, statements)
+
+
+def drop_live_unique_index(op: Operations, name: str, *, schema: str | None = None) -> None:
+    """Drop the index; locks its table against everybody until the migration ends.
+
+    Raises:
+        InvalidArgumentError: A name cannot be used.
+    """
+    _run(op, ddl.drop_live_unique_index(name, schema=schema))
+
+
+def include_object(mine: IncludeObject | None = None) -> IncludeObject:
+    """Keep autogenerate from dropping the kit's tables, for a product that does not add them to its MetaData.
+
+    ::
+
+        context.configure(..., include_object=sync.include_object(mine))
+
+    Tables that the MetaData has are compared as ever.
+
+    Args:
+        mine: The product's own filter, which is asked about everything else.
+    """
+
+    def include(thing: Any, name: str | None, kind: str, reflected: bool, compare_to: Any) -> bool:  # noqa: FBT001
+        if kind == "table" and reflected and compare_to is None and name in KIT_TABLES:
+            return False
+        return mine is None or mine(thing, name, kind, reflected, compare_to)
+
+    return include
+
+
+def include_name(mine: IncludeName | None = None) -> IncludeName:
+    """Keep autogenerate from reading the kit's tables, which :func:`include_object` lets it read and ignore.
+
+    Not beside :func:`baukit_sync.add_sync_tables`: what is not read would be created again.
+
+    Args:
+        mine: The product's own filter, which is asked about everything else.
+    """
+
+    def include(name: str | None, kind: str, parents: Any) -> bool:
+        if kind == "table" and name in KIT_TABLES:
+            return False
+        return mine is None or mine(name, kind, parents)
+
+    return include
 
 
 def rename_user_id_to_owner_id(op: Operations, *, schema: str | None = None) -> None:

@@ -162,6 +162,17 @@ def sync_indexes(table: str, *, owner: str = "owner_id") -> list[sa.Index]:
     return _indexes(index_names(table), owner, "revision", "deleted_at")
 
 
+def live_unique_index(name: str, *columns: str) -> sa.Index:
+    """Return an index that lets columns be unique among the rows that are not deleted, for a ``Table``.
+
+    Args:
+        name: The index's name, which no naming convention changes.
+        columns: The natural key; begin it with the owner's column.
+    """
+    live = sa.text("deleted_at IS NULL")
+    return sa.Index(conv(name), *columns, unique=True, postgresql_where=live)
+
+
 def _indexes(names: IndexNames, owner: _Key, revision: _Key, deleted_at: _Key) -> list[sa.Index]:
     tombstones = sa.text("deleted_at IS NOT NULL")
     return [
