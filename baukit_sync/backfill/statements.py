@@ -97,7 +97,6 @@ class Statements:
             .where(
                 *(column == numbered.c[label.name] for column, label in zip(key, ids, strict=True)),
                 numbered.c.owner_id == blocks.c.owner_id,
-                revision.is_(None),
             )
             .values(
                 {

@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 import sqlalchemy as sa
 from anyio.from_thread import BlockingPortal
+from sqlalchemy import event
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from baukit_sync import (
@@ -153,6 +154,27 @@ def test_no_batch_is_larger_than_the_limit(db: Database, admin: Admin) -> None:
     assert report.batches == len(batches)
 
 
+def test_rows_that_are_added_meanwhile_do_not_make_a_batch_larger(db: Database, admin: Admin) -> None:
+    """Two owners share a batch, and both have got more rows since they were counted."""
+    users = [new_user(admin) for _ in range(2)]
+    for user in users:
+        add(admin, user, 2)
+
+    def add_more(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "UPDATE tasks" in statement and not added:
+            added.append(statement)
+            for user in users:
+                add(admin, user, 3)
+
+    added: list[str] = []
+    batches: list[BackfillProgress] = []
+    event.listen(db.sync_engine, "before_cursor_execute", add_more)
+    report = backfill(db, limit=4, on_batch=batches.append)
+
+    assert 4 == max(batch.stamped for batch in batches)
+    assert report.complete
+
+
 def test_an_interrupted_run_goes_on_where_it_stopped(db: Database, admin: Admin) -> None:
     """What was committed stays."""
     user = new_user(admin)
@@ -179,10 +201,13 @@ def test_a_busy_owner_is_left_and_the_others_are_stamped(db: Database, admin: Ad
         add(admin, user, 2)
     with db.begin() as unit:
         unit.ensure_owner(busy)
+    refused: list[Any] = []
+    event.listen(db.sync_engine, "handle_error", refused.append)
     with db.another() as other, other.begin() as writer:
         writer.next_revision(busy)
         report = backfill(db)
 
+    assert [] == [context for context in refused if "INSERT" in context.statement]
     assert (2, 2, False) == (report.stamped, report.left, report.complete)
     assert [1, 2] == revisions(admin, idle)
     assert [None, None] == revisions(admin, busy)
