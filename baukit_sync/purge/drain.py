@@ -85,9 +85,13 @@ def purge_tombstones(  # noqa: PLR0913 -- each is a limit of its own
         for table in tables
     ]
     purged: list[PurgedTable] = []
-    try:
+
+    def check() -> None:
         with run.transaction() as connection:
             refuse_blinded(connection, tables, {"cutoff": cutoff, "limit": limit})
+
+    try:
+        run.attempt(check, or_raise=True)
         for drain in drains:
             purged.append(drain.count() if dry_run else drain.drain(busy_wait))
             logger.info("purged %s", purged[-1].name, extra={"purge": purged[-1].to_dict()})
