@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any
 from uuid import UUID
 
 import pytest
 
-from baukit_sync import PurgeReport
 from tests.integration.purge.models import NOTES
 from tests.integration.purge.world import (
     EXPIRED,
     MODES,
-    RECENT,
     each,
     horizons,
-    next_revision,
     purge,
     revisions,
     summary,

@@ -47,7 +47,8 @@ def write(admin: Admin, owner: UUID, *deleted_at: datetime | None) -> list[UUID]
     ids = [uuid4() for _ in deleted_at]
     for note, instant in zip(ids, deleted_at, strict=True):
         admin.sql(
-            "INSERT INTO notes (id, owner_id, deleted_at, revision) VALUES (:id, :owner, :instant, :revision)",
+            "INSERT INTO notes (id, owner_id, deleted_at, revision)"
+            " VALUES (:id, :owner, :instant, :revision)",
             id=note,
             owner=owner,
             instant=instant,
