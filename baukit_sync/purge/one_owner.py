@@ -20,6 +20,7 @@ from baukit_sync.purge.statements import (
     ONE,
     SCAN_PAGE,
     AnySelect,
+    adrift_of,
     among,
     expired_rows,
     labelled,
@@ -36,6 +37,7 @@ class OneOwnerStatements:
         first_scan: The owners from the start, with what is expired. The only statement without an owner; it
             locks nothing.
         next_scan: The owners after ``:after_0``.
+        adrift: As :attr:`Statements.adrift`.
         owners: The owner, if it has a counter.
         left: As :attr:`Statements.left`.
         choose: Lock the counter, and the rows of one batch: whether it was locked, how many rows, their
@@ -51,6 +53,7 @@ class OneOwnerStatements:
 
     first_scan: AnySelect
     next_scan: AnySelect
+    adrift: AnySelect | None
     owners: AnySelect
     left: AnySelect
     choose: AnySelect
@@ -74,6 +77,7 @@ class OneOwnerStatements:
         return cls(
             first_scan=_scan(shape, shape.owner.is_not(None)),
             next_scan=_scan(shape, after),
+            adrift=adrift_of(shape),
             owners=counter,
             left=left_of(shape, mine),
             choose=_choose(shape, mine, counter),

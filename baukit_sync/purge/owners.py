@@ -87,6 +87,7 @@ class OwnerDrain:
             self._purge_busy(busy_wait)
         for left in self._look(list(self._busy.values())):
             self._record(left)
+        self._orphaned(self._adrift())
         self._tally.blocked.update(dict.fromkeys(self._isolated.blocked))
         if self._tally.blocked:
             self._tally.reasons[PurgeUnfinished.BLOCKED] = None
@@ -100,6 +101,7 @@ class OwnerDrain:
             for left in self._look([found for found in page if found.key in owned], most=_NO_BOUND):
                 self._tally.deleted += left.may_go
                 self._record(left._replace(expired=left.expired - left.may_go, may_go=0))
+        self._orphaned(self._adrift())
         return self._tally.report()
 
     def _pages(self) -> Iterator[list[Found]]:
@@ -262,6 +264,13 @@ class OwnerDrain:
 
     def _blocked(self, key: Key) -> int:
         return sum(each == key for each in self._isolated.blocked.values())
+
+    def _adrift(self) -> list[Found]:
+        """Find what belongs to nobody, since its key lacks a value."""
+        statement = self._batches.statements.adrift
+        bounds = {"cutoff": self._run.cutoff, "most": self._most}
+        rows = (self._ask(statement, bounds) or ()) if statement is not None else ()
+        return [Found((), row.oldest, row.expired) for row in rows if row.expired]
 
     def _orphaned(self, orphans: Sequence[Found]) -> None:
         self._tally.orphaned += sum(found.expired for found in orphans)

@@ -40,6 +40,8 @@ class Statements:
         first_scan: The keys from the start: each with its oldest tombstone and, up to ``:most``, how many of
             its tombstones are expired. Locks nothing.
         next_scan: The keys after ``:after_0``, ...
+        adrift: Up to ``:most`` expired tombstones whose key lacks a value, which leads to no owner: how many,
+            and when the oldest was deleted; ``None`` if no key may.
         owners: The owners of the keys ``:key_0``, ...; those that have a counter.
         left: For such keys, up to ``:most`` rows: how many are expired, how many of these could go, and when
             the oldest was deleted.
@@ -53,6 +55,7 @@ class Statements:
 
     first_scan: AnySelect
     next_scan: AnySelect
+    adrift: AnySelect | None
     owners: AnySelect
     left: AnySelect
     purge: AnySelect
@@ -68,6 +71,7 @@ class Statements:
         return cls(
             first_scan=_scan(shape, [key.is_not(None) for key in shape.key]),
             next_scan=_scan(shape, [_after(shape)]),
+            adrift=adrift_of(shape),
             owners=_owners(shape),
             left=left_of(shape, among("key", shape.key)),
             purge=_purge(shape),
@@ -231,6 +235,16 @@ def _may_go(shape: Shape) -> list[Any]:
             refers.append(sa.not_(itself))
         conditions.append(~sa.exists(sa.select(ONE).select_from(child).where(*refers).correlate(shape.table)))
     return conditions
+
+
+def adrift_of(shape: Shape) -> AnySelect | None:
+    """Build the count of what no scan finds: comparisons skip a key that lacks a value."""
+    lacking = [key.is_(None) for key in shape.key if key.nullable]
+    if not lacking:
+        return None
+    found = sa.select(shape.deleted_at.label("deleted_at")).where(sa.or_(*lacking), shape.deleted_at < CUTOFF)
+    some = found.limit(MOST).subquery("found")
+    return sa.select(sa.func.count().label("expired"), sa.func.min(some.c.deleted_at).label("oldest"))
 
 
 def left_of(shape: Shape, named: Any) -> AnySelect:

@@ -7,8 +7,9 @@ from datetime import timedelta
 from uuid import UUID
 
 import pytest
+import sqlalchemy as sa
 
-from tests.integration.purge.models import NOTES
+from tests.integration.purge.models import BOOKS, NOTES
 from tests.integration.purge.world import (
     EXPIRED,
     MODES,
@@ -274,3 +275,43 @@ def test_a_run_that_stops_at_its_most_rows_says_what_is_left(
     assert [("notes", 14, ["max_rows"])] == summary(report)
     assert 6 == report.tables[0].expired_left
     assert admin.scalar("SELECT min(deleted_at) FROM notes") == report.tables[0].oldest_left
+
+
+def test_rows_that_lead_to_no_owner_are_reported(db: Database, admin: Admin) -> None:
+    """A foreign key without a value, or with one of two, has no parent; the scan of owners passes it by."""
+    for region in (None, 1):
+        admin.sql("INSERT INTO books VALUES (gen_random_uuid(), :n, NULL, :at, 1)", n=region, at=EXPIRED)
+    admin.sql("INSERT INTO books VALUES (gen_random_uuid(), NULL, NULL, NULL, 1)")
+    report = purge(db, BOOKS)
+    dry = purge(db, BOOKS, dry_run=True)
+
+    assert [("books", 0, ["orphaned"])] == summary(report) == summary(dry)
+    assert (2, 2, EXPIRED) == (
+        report.tables[0].orphaned_rows,
+        report.tables[0].expired_left,
+        report.tables[0].oldest_left,
+    )
+
+
+@modes
+def test_a_freed_owner_is_purged_whole_with_a_limit_above_the_reports_bound(
+    db: Database, admin: Admin, owner: UUID, mode: int | None
+) -> None:
+    """What was counted of a busy owner up to a bound is not all that it has."""
+    write_many(admin, owner, 25_000)
+    pull = admin.engine.connect().execution_options(isolation_level="READ COMMITTED")
+    pull.execute(sa.text("SELECT FROM sync_revisions FOR KEY SHARE"))
+    looks: list[str] = []
+
+    def free_after_the_look(statement: str) -> None:
+        if "FILTER (WHERE" in statement:
+            looks.append(statement)
+        elif looks and pull.in_transaction():
+            pull.rollback()
+
+    with each(db, free_after_the_look):
+        report = purge(db, NOTES, limit=11_000, owners_per_statement=mode, busy_wait=WAITS)
+    pull.close()
+
+    assert [("notes", 25_000, [])] == summary(report)
+    assert 0 == admin.scalar("SELECT count(*) FROM notes")
