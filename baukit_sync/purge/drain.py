@@ -34,10 +34,10 @@ def purge_tombstones(  # noqa: PLR0913 -- each is a limit of its own
 ) -> PurgeReport:
     """Delete the expired tombstones of several tables, batch by batch, each in a transaction of its own.
 
-    Tables from :meth:`TombstoneTable.for_model` are purged owner by owner. Whatever is stuck is skipped and
-    reported: an owner who writes or pulls, one without a counter, a row that a foreign key still needs. A
-    caller-owned spec is done when a batch selects fewer than ``limit`` rows or deletes nothing. A batch that
-    loses a deadlock, a lock or the connection is tried once more.
+    Tables from :meth:`baukit_sync.TombstoneTable.for_model` are purged owner by owner. Whatever is stuck is
+    skipped and reported: an owner who writes or pulls, one without a counter, a row that a foreign key still
+    needs. A caller-owned spec is done when a batch selects fewer than ``limit`` rows or deletes nothing. A
+    batch that loses a deadlock, a lock or the connection is tried once more.
 
     Args:
         engine: Where to connect; each batch is a READ COMMITTED transaction, whatever the engine's default.
@@ -96,10 +96,14 @@ def purge_tombstones(  # noqa: PLR0913 -- each is a limit of its own
         for table in tables
     ]
     purged: list[PurgedTable] = []
-    try:
+
+    def check() -> None:
         with run.transaction() as connection:
             run.learn_isolation(connection)
             refuse_blinded(connection, tables, {"cutoff": cutoff, "limit": limit})
+
+    try:
+        run.attempt(check, or_raise=True)
         for drain in drains:
             purged.append(drain.count() if dry_run else drain.drain(busy_wait))
             logger.info("purged %s", purged[-1].name, extra={"purge": purged[-1].to_dict()})

@@ -20,6 +20,7 @@ from baukit_sync.purge.statements import (
     ONE,
     SCAN_PAGE,
     AnySelect,
+    adrift_of,
     among,
     expired_rows,
     labelled,
@@ -36,9 +37,9 @@ class OneOwnerStatements:
         first_scan: The owners from the start, with what is expired. The only statement without an owner; it
             locks nothing.
         next_scan: The owners after ``:after_0``.
+        adrift: As :attr:`Statements.adrift`.
         owners: The owner, if it has a counter.
         left: As :attr:`Statements.left`.
-        adrift: None: every row has an owner.
         choose: Lock the counter, and the rows of one batch: whether it was locked, how many rows, their
             greatest revision and youngest ``deleted_at``.
         raise_horizon: Raise the horizon to ``:revision``.
@@ -52,9 +53,9 @@ class OneOwnerStatements:
 
     first_scan: AnySelect
     next_scan: AnySelect
+    adrift: AnySelect | None
     owners: AnySelect
     left: AnySelect
-    adrift: None
     choose: AnySelect
     raise_horizon: postgresql.Insert
     purge: AnySelect
@@ -76,9 +77,9 @@ class OneOwnerStatements:
         return cls(
             first_scan=_scan(shape, shape.owner.is_not(None)),
             next_scan=_scan(shape, after),
+            adrift=adrift_of(shape),
             owners=counter,
             left=left_of(shape, mine),
-            adrift=None,
             choose=_choose(shape, mine, counter),
             raise_horizon=raise_only(
                 postgresql.insert(horizons).values(owner_id=owner, horizon_revision=sa.bindparam("revision"))

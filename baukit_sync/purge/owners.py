@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+from sqlalchemy import Executable
 from sqlalchemy.exc import IntegrityError
 
 from baukit_sync.errors import InvalidArgumentError
@@ -84,9 +85,12 @@ class OwnerDrain:
             self._settle([found for pack in packed for found in self._purge(pack)])
         if busy_wait is not None and self._run.over() is None:
             self._purge_busy(busy_wait)
-        for left in self._look(list(self._busy)):
+        for left in self._look(list(self._busy.values())):
             self._record(left)
-        self._find_adrift()
+        self._orphaned(self._adrift())
+        self._tally.blocked.update(dict.fromkeys(self._isolated.blocked))
+        if self._tally.blocked:
+            self._tally.reasons[PurgeUnfinished.BLOCKED] = None
         return self._tally.report()
 
     def count(self) -> PurgedTable:
@@ -94,10 +98,10 @@ class OwnerDrain:
         for page in self._pages():
             owned = self._owners_of([found.key for found in page])
             self._orphaned([found for found in page if found.key not in owned])
-            for left in self._look([found.key for found in page if found.key in owned], most=_NO_BOUND):
+            for left in self._look([found for found in page if found.key in owned], most=_NO_BOUND):
                 self._tally.deleted += left.may_go
                 self._record(left._replace(expired=left.expired - left.may_go, may_go=0))
-        self._find_adrift()
+        self._orphaned(self._adrift())
         return self._tally.report()
 
     def _pages(self) -> Iterator[list[Found]]:
@@ -106,11 +110,9 @@ class OwnerDrain:
         while True:
             over = self._run.over()
             bounds = {"cutoff": self._run.cutoff, "most": self._most, **after}
-            rows = self._run.attempt(functools.partial(self._run.execute, statement, bounds))
-            if isinstance(rows, PurgeUnfinished):
-                self._tally.reasons[rows], self._tally.left = None, None
+            read = self._ask(statement, bounds)
+            if read is None:
                 return
-            read: Sequence[Any] = rows
             page = [Found(tuple(row[: self._width]), row.oldest, row.expired) for row in read]
             yield [found for found in page if found.expired]
             if len(page) < SCAN_PAGE:
@@ -129,7 +131,7 @@ class OwnerDrain:
         seen = set[Key]()
         since = BEGINNING
         while self._run.over() is None:
-            room = self._run.room
+            room, blocked = self._run.room, len(self._isolated.blocked)
             purged = self._batch(keys, since, room)
             if isinstance(purged, PurgeUnfinished):
                 return self._failed(pack, purged)
@@ -139,18 +141,22 @@ class OwnerDrain:
                 left[each.key] -= each.deleted
             self._run.count(self._tally, deleted)
             is_more = is_capped or any(left[key] > 0 for key in seen)
-            if not (deleted and is_more and (deleted == room or self._is_tree)):
+            # A row that cannot go takes the place of one that could.
+            examined = deleted + len(self._isolated.blocked) - blocked
+            if not (examined and is_more and (examined == room or self._is_tree)):
                 break
             if len(keys) == 1 and not self._is_tree:
                 # Past the entries of what is gone, which a vacuum has yet to take from the index.
                 since = purged[0].youngest or since
         remaining = [
-            found._replace(expired=max(left[found.key], 0))
+            found if found.expired >= self._most else found._replace(expired=left[found.key])
             for found in pack
             if left[found.key] > 0 or found.expired >= self._most
         ]
         if (over := self._run.over()) is not None:
-            self._leave(remaining, over)
+            self._leave([found for found in remaining if found.key not in seen], over)
+            begun = self._look([found for found in remaining if found.key in seen])
+            self._leave([Found(left.key, left.oldest, left.expired) for left in begun], over)
             return []
         missed = [found.key for found in remaining if found.key not in seen]
         owned = self._owners_of(missed)
@@ -210,19 +216,26 @@ class OwnerDrain:
 
     def _settle(self, remaining: Sequence[Found]) -> None:
         """Tell the keys that are busy from those that wait for children, or on a foreign key."""
-        for left in self._look([found.key for found in remaining]):
+        for left in self._look(remaining):
             if left.may_go > self._blocked(left.key) and len(self._busy) < PROBE_LIMIT:
                 self._busy[left.key] = Found(left.key, left.oldest, left.may_go)
             else:
                 self._record(left)
 
-    def _look(self, keys: Sequence[Key], most: int = PROBE_LIMIT) -> Iterator[Left]:
-        """Count what some keys still have."""
-        step = self._batches.most_keys or SCAN_PAGE
-        for start in range(0, len(keys), step):
-            named = self._batches.keys(keys[start : start + step])
-            bounds = {**named, "cutoff": self._run.cutoff, "most": most}
-            for row in self._run.execute(self._batches.statements.left, bounds):
+    def _ask(self, statement: Executable, parameters: dict[str, Any]) -> Sequence[Any] | None:
+        """Run a statement that locks nothing; without an answer the report has no count."""
+        rows = self._run.attempt(functools.partial(self._run.execute, statement, parameters))
+        if isinstance(rows, PurgeUnfinished):
+            self._tally.reasons[rows], self._tally.left = None, None
+            return None
+        return rows
+
+    def _look(self, remaining: Sequence[Found], most: int | None = None) -> Iterator[Left]:
+        """Count what some keys still have, as many at once as stay within the bound."""
+        bounds = {"cutoff": self._run.cutoff, "most": most or self._most}
+        for pack in packs(remaining, most or self._most, self._batches.most_keys):
+            named = self._batches.keys([found.key for found in pack])
+            for row in self._ask(self._batches.statements.left, {**bounds, **named}) or ():
                 yield Left(tuple(row[: self._width]), row.expired, row.may_go, row.oldest)
 
     def _owners_of(self, keys: Sequence[Key]) -> dict[Key, Any]:
@@ -231,8 +244,12 @@ class OwnerDrain:
         owners: dict[Key, Any] = {}
         for start in range(0, len(keys), step):
             named = self._batches.keys(keys[start : start + step])
-            for row in self._run.execute(self._batches.statements.owners, named):
-                owners[tuple(row[: self._width])] = row.owner_id
+            rows = self._ask(self._batches.statements.owners, named)
+            if rows is None:
+                # Nobody may be called an orphan for want of an answer.
+                owners.update(dict.fromkeys(keys[start : start + step]))
+            else:
+                owners.update((tuple(row[: self._width]), row.owner_id) for row in rows)
         return owners
 
     def _record(self, left: Left) -> None:
@@ -241,8 +258,6 @@ class OwnerDrain:
         self._tally.found_left(left.expired, left.oldest if left.expired else None)
         if left.expired > left.may_go:
             self._tally.reasons[PurgeUnfinished.CHILDREN] = None
-        if blocked:
-            self._tally.reasons[PurgeUnfinished.BLOCKED] = None
         if left.may_go > blocked:
             self._tally.reasons[PurgeUnfinished.BUSY] = None
             self._tally.busy.update(self._owners_of([left.key]).values())
@@ -250,13 +265,12 @@ class OwnerDrain:
     def _blocked(self, key: Key) -> int:
         return sum(each == key for each in self._isolated.blocked.values())
 
-    def _find_adrift(self) -> None:
-        """Report the rows without a key, whose owner nobody knows."""
-        if self._batches.statements.adrift is not None:
-            bounds = {"cutoff": self._run.cutoff, "most": PROBE_LIMIT}
-            (found,) = self._run.execute(self._batches.statements.adrift, bounds)
-            if found.expired:
-                self._orphaned([Found((), found.oldest, found.expired)])
+    def _adrift(self) -> list[Found]:
+        """Find what belongs to nobody, since its key lacks a value."""
+        statement = self._batches.statements.adrift
+        bounds = {"cutoff": self._run.cutoff, "most": self._most}
+        rows = (self._ask(statement, bounds) or ()) if statement is not None else ()
+        return [Found((), row.oldest, row.expired) for row in rows if row.expired]
 
     def _orphaned(self, orphans: Sequence[Found]) -> None:
         self._tally.orphaned += sum(found.expired for found in orphans)

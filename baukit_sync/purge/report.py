@@ -68,7 +68,7 @@ class PurgedTable:
         blocked_ids: Primary keys of tombstones that a foreign key still needs, each a tuple. For you, not for
             logs: ``to_dict`` and ``repr`` leave them out.
         expired_left: Expired tombstones that are still there, for whatever reason. Counted up to
-            :data:`PROBE_LIMIT` for each 1,000 owners; ``None`` if the spec's SQL cannot tell.
+            10,000 for each owner; ``None`` if the spec's SQL cannot tell, or nobody answered.
         oldest_left: The earliest ``deleted_at`` among those that were counted.
         unfinished: Why some are left; empty if none is.
     """
@@ -184,7 +184,8 @@ class Tally:
 
     def found_left(self, rows: int, oldest: datetime | None) -> None:
         """Count rows that are still there."""
-        self.left = (self.left or 0) + rows
+        if self.left is not None:
+            self.left += rows
         if oldest is not None and (self.oldest is None or oldest < self.oldest):
             self.oldest = oldest
 

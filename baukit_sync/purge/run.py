@@ -136,12 +136,15 @@ class PurgeRun:
         with connection.begin():
             yield connection
 
-    def attempt(self, work: Callable[[], T], *, times: int = 2) -> T | PurgeUnfinished:
+    def attempt(
+        self, work: Callable[[], T], *, times: int = 2, or_raise: bool = False
+    ) -> T | PurgeUnfinished:
         """Do a batch; once more if it lost a lock or the connection.
 
         Args:
             work: Runs in a transaction of its own.
             times: How often to try.
+            or_raise: Raise the last error instead of returning why.
 
         Returns:
             What ``work`` returned, or why it failed.
@@ -158,7 +161,7 @@ class PurgeRun:
                 if state == _READ_ONLY:
                     raise PrimaryRequiredError from error
                 is_lost = error.connection_invalidated or (state[:2] in {"08", "57"} and state != "57014")
-                if state not in _LOCK_LOST and not is_lost:
+                if (state not in _LOCK_LOST and not is_lost) or (or_raise and not left):
                     raise
                 if not left:
                     # The driver's text may name rows.

@@ -40,10 +40,11 @@ class Statements:
         first_scan: The keys from the start: each with its oldest tombstone and, up to ``:most``, how many of
             its tombstones are expired. Locks nothing.
         next_scan: The keys after ``:after_0``, ...
+        adrift: Up to ``:most`` expired tombstones whose key lacks a value, which leads to no owner: how many,
+            and when the oldest was deleted; ``None`` if no key may.
         owners: The owners of the keys ``:key_0``, ...; those that have a counter.
         left: For such keys, up to ``:most`` rows: how many are expired, how many of these could go, and when
             the oldest was deleted.
-        adrift: Up to ``:most`` expired rows without a key, which no scan finds; ``None`` if all have one.
         purge: Lock the owners of such keys, delete, and raise their horizons: one batch in one statement.
             For each key that was locked its owner, how many rows, and the youngest ``deleted_at`` of them.
         lock: Lock the owners, as ``purge`` does.
@@ -54,9 +55,9 @@ class Statements:
 
     first_scan: AnySelect
     next_scan: AnySelect
+    adrift: AnySelect | None
     owners: AnySelect
     left: AnySelect
-    adrift: AnySelect | None
     purge: AnySelect
     lock: AnySelect
     wait: AnySelect
@@ -70,9 +71,9 @@ class Statements:
         return cls(
             first_scan=_scan(shape, [key.is_not(None) for key in shape.key]),
             next_scan=_scan(shape, [_after(shape)]),
+            adrift=adrift_of(shape),
             owners=_owners(shape),
             left=left_of(shape, among("key", shape.key)),
-            adrift=_adrift(shape) if any(column.nullable for column in shape.key) else None,
             purge=_purge(shape),
             lock=_locked(shape),
             wait=_locked(shape, skip_locked=False),
@@ -236,6 +237,16 @@ def _may_go(shape: Shape) -> list[Any]:
     return conditions
 
 
+def adrift_of(shape: Shape) -> AnySelect | None:
+    """Build the count of what no scan finds: comparisons skip a key that lacks a value."""
+    lacking = [key.is_(None) for key in shape.key if key.nullable]
+    if not lacking:
+        return None
+    found = sa.select(shape.deleted_at.label("deleted_at")).where(sa.or_(*lacking), shape.deleted_at < CUTOFF)
+    some = found.limit(MOST).subquery("found")
+    return sa.select(sa.func.count().label("expired"), sa.func.min(some.c.deleted_at).label("oldest"))
+
+
 def left_of(shape: Shape, named: Any) -> AnySelect:
     """Build the count of what some keys have left."""
     may_go = sa.and_(sa.true(), *_may_go(shape))
@@ -252,18 +263,6 @@ def left_of(shape: Shape, named: Any) -> AnySelect:
         sa.func.count().filter(found.c.may_go).label("may_go"),
         sa.func.min(found.c.deleted_at).label("oldest"),
     ).group_by(*keys)
-
-
-def _adrift(shape: Shape) -> AnySelect:
-    found = (
-        sa.select(shape.deleted_at.label("deleted_at"))
-        .where(sa.or_(*(column.is_(None) for column in shape.key)), shape.deleted_at < CUTOFF)
-        .limit(MOST)
-        .subquery("found")
-    )
-    return sa.select(
-        sa.func.count().label("expired"), sa.func.min(found.c.deleted_at).label("oldest")
-    ).select_from(found)
 
 
 def expired_rows(shape: Shape, same_key: list[Any], columns: list[Any]) -> AnySelect:

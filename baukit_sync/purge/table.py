@@ -56,8 +56,7 @@ class TombstoneTable:
             skips rows that still have children; a child without an owner column joins its parent and locks
             ``OF`` the child.
         delete: Binds ``ids``, a list of what ``select`` returned as ``id``; deletes exactly those rows.
-        known: What :meth:`for_model` has worked out. ``select`` and ``delete`` are then its scan and its
-            batch, to look at.
+        known: What ``for_model`` has worked out; ``select`` and ``delete`` are then its scan and its batch.
 
     Raises:
         InvalidArgumentError: ``name`` is not text, or a statement is neither text nor an executable.
@@ -66,7 +65,7 @@ class TombstoneTable:
     name: str
     select: str | Executable
     delete: str | Executable
-    known: KnownTable | None = field(default=None, repr=False, compare=False)
+    known: KnownTable | None = field(init=False, default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -114,5 +113,6 @@ class TombstoneTable:
         shape = shape_of(model, owner_via, children)
         statements = Statements.of(shape)
         one_owner = None if shape.path or shape.parts else OneOwnerStatements.of(shape)
-        known = KnownTable(shape, statements, one_owner)
-        return cls(shape.table.fullname, statements.first_scan, statements.purge, known)
+        table = cls(shape.table.fullname, statements.first_scan, statements.purge)
+        object.__setattr__(table, "known", KnownTable(shape, statements, one_owner))
+        return table

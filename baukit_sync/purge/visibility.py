@@ -54,9 +54,8 @@ def refuse_blinded(connection: Connection, tables: Iterable[TombstoneTable], bou
             relations.update(_explained(connection, table, bounds))
         else:
             shape = table.known.shape
-            others = [pairs[0][1].table for pairs in shape.path] + [
-                pairs[0][0].table for pairs in shape.children
-            ]
+            others = [pairs[0][1].table for pairs in shape.path]
+            others += [pairs[0][0].table for pairs in (*shape.children, *shape.parts)]
             relations.update((_name(connection, each), each.name) for each in (shape.table, *others))
     blinded = connection.scalars(_BLINDED, {"relations": list(relations)}).first()
     if blinded is not None:

@@ -1,0 +1,171 @@
+"""A purge that is killed at any moment: rows and horizons change together, and a second run completes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from baukit_sync import purge_tombstones
+from tests.integration.purge.models import NOTES
+from tests.integration.purge.world import CUTOFF, horizons, next_revision, write, write_many
+from tests.support.ways import Admin
+
+KILLS = int(os.environ.get("BAUKIT_SYNC_TEST_PURGE_KILLS", "25"))
+"""Of each kind."""
+
+ROWS = 120
+
+PURGER = """
+import sys
+import sqlalchemy as sa
+from baukit_sync import purge_tombstones
+from tests.integration.purge.models import NOTES
+from tests.integration.purge.world import CUTOFF
+engine = sa.create_engine(sys.argv[1])
+mode = int(sys.argv[2]) or None
+print("ready", flush=True)
+for _ in sys.stdin:
+    print("go", flush=True)
+    purge_tombstones(engine, [NOTES], CUTOFF, 3, owners_per_statement=mode)
+    print("done", flush=True)
+"""
+
+
+class Purger:
+    """A process that purges whenever it is told to."""
+
+    def __init__(self, url: sa.URL, mode: int | None) -> None:
+        """Start it, and wait until it is ready."""
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PURGER, url.render_as_string(hide_password=False), str(mode or 0)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert "ready\n" == self.read()
+
+    def read(self) -> str:
+        """Return the next line that it prints."""
+        assert self.process.stdout
+        return self.process.stdout.readline()
+
+    def go(self) -> None:
+        """Start a purge."""
+        assert self.process.stdin
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        assert "go\n" == self.read()
+
+    def kill(self) -> None:
+        """End it as a crash of the machine would."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(10)
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe
+            pipe.close()
+
+
+def fill(admin: Admin, owners: list[UUID]) -> None:
+    """Commit tombstones and live rows, each owner's interleaved."""
+    for owner in owners:
+        write_many(admin, owner, ROWS // 2)
+        write(admin, owner, None)
+        write_many(admin, owner, ROWS // 2)
+
+
+def check(admin: Admin, owners: list[UUID], before: dict[UUID, int]) -> int:
+    """Compare the horizons with what is missing, and return how many rows are."""
+    missing = admin.sql(
+        "SELECT owner_id, max(revision), count(*) FROM sync_revisions"
+        " CROSS JOIN LATERAL generate_series(1, last_revision) AS revision"
+        " WHERE NOT EXISTS (SELECT FROM notes WHERE notes.owner_id = sync_revisions.owner_id"
+        " AND notes.revision = revision.revision) GROUP BY owner_id"
+    )
+    expected = before | {owner: greatest for owner, greatest, _ in missing}
+
+    assert expected == horizons(admin)
+    return sum(row[2] for row in missing)
+
+
+@pytest.mark.parametrize("mode", [None, 1], ids=["many", "one"])
+def test_a_process_that_is_killed_leaves_exact_horizons(
+    admin: Admin, owners: list[UUID], mode: int | None
+) -> None:
+    """``kill -9`` at random points of a run; another run takes the rest."""
+    chance = random.Random(4)
+    partly = lived = 0
+    fill(admin, owners)
+    for number in range(KILLS // 2 + KILLS % 2 * (mode is None)):
+        purger = Purger(admin.engine.url, mode)
+        purger.go()
+        time.sleep(chance.random() * 0.25)
+        purger.kill()
+        lived = number + 1
+        gone = check(admin, owners, {})
+        partly += ROWS * 3 * number < gone < ROWS * 3 * lived
+        assert lived == admin.scalar("SELECT count(*) FROM notes WHERE deleted_at IS NULL") // 3
+        purge_again(admin)
+        assert 0 == admin.scalar("SELECT count(*) FROM notes WHERE deleted_at IS NOT NULL")
+        check(admin, owners, {})
+        fill(admin, owners)
+
+    assert partly >= KILLS // 8
+
+
+@pytest.mark.parametrize("mode", [None, 1], ids=["many", "one"])
+def test_a_backend_that_is_terminated_leaves_exact_horizons(
+    admin: Admin, owners: list[UUID], mode: int | None
+) -> None:
+    """``pg_terminate_backend`` at random points; the process goes on with a new connection."""
+    chance = random.Random(5)
+    purger = Purger(admin.engine.url, mode)
+    hit = 0
+    for _ in range(KILLS // 2 + KILLS % 2 * (mode is None)):
+        fill(admin, owners)
+        purger.go()
+        time.sleep(chance.random() * 0.1)
+        hit += len(
+            admin.sql(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'active'"
+            )
+        )
+        assert "done\n" == purger.read()
+        check(admin, owners, {})
+    purger.kill()
+    purge_again(admin)
+    gone = check(admin, owners, {})
+
+    assert 0 == admin.scalar("SELECT count(*) FROM notes WHERE deleted_at IS NOT NULL")
+    assert gone == (KILLS // 2 + KILLS % 2 * (mode is None)) * ROWS * 3
+    assert hit
+
+
+def purge_again(admin: Admin) -> None:
+    """Run a whole purge."""
+    # The server ends the killed process's transaction when it notices.
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if purge_tombstones(
+            sa.create_engine(admin.engine.url, poolclass=sa.NullPool), [NOTES], CUTOFF, 500
+        ).complete:
+            return
+    raise AssertionError("a run after the kill does not complete")
+
+
+def test_the_check_of_these_tests_sees_a_missing_row(admin: Admin, owners: list[UUID]) -> None:
+    """A row that goes without its horizon fails it."""
+    write_many(admin, owners[0], 2)
+    next_revision(admin, owners[1])
+
+    with pytest.raises(AssertionError):
+        check(admin, owners, {})
