@@ -114,6 +114,16 @@ class Examination:
                 "Fix the other findings of this table, then run the doctor again.",
             )
 
+    def rows_hidden(self, where: str) -> None:
+        """Note that row-level security applies to the role."""
+        self.warning(
+            "rows_hidden",
+            where,
+            "Row-level security hides rows from this role: a purge that runs as it deletes nothing, and says "
+            "that all is done.",
+            "ALTER ROLE purger BYPASSRLS; -- the role of the purge, and run the doctor as it",
+        )
+
     def permission_denied(self, where: str, purpose: str) -> None:
         """Note that the role may not do what a check needs."""
         self.warning(

@@ -35,7 +35,10 @@ class Kit:
         """Whether rows can be compared with counters and horizons."""
         tables = ((self.revisions, "last_revision"), (self.horizons, "horizon_revision"))
         return all(
-            table is not None and table.readable and {"owner_id", column} <= set(table.columns)
+            table is not None
+            and table.readable
+            and not table.rows_hidden
+            and {"owner_id", column} <= set(table.columns)
             for table, column in tables
         )
 
@@ -71,6 +74,8 @@ def examine_kit(exam: Examination, translated: str | None, declared: str | None)
     for table in (revisions, horizons):
         if table is not None and not table.readable:
             exam.permission_denied(table.label, "compare rows with counters")
+        if table is not None and table.rows_hidden:
+            exam.rows_hidden(table.label)
     return kit
 
 

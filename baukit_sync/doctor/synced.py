@@ -67,6 +67,11 @@ class SyncedTable:
         """Whether the rows, and their parents', may be read."""
         return self.relation.readable and all(hop.parent.readable for hop in self.hops)
 
+    @property
+    def is_hidden(self) -> bool:
+        """Whether row-level security may hide rows, or their parents."""
+        return self.relation.rows_hidden or any(hop.parent.rows_hidden for hop in self.hops)
+
     def index_columns(self, role: str) -> tuple[str, str]:
         """Return the columns of the index that a pull (``revision``) or a purge (``deleted_at``) needs."""
         return (self.key or "", self.names.get(role, role))

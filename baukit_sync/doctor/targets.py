@@ -13,6 +13,7 @@ from sqlalchemy.orm.exc import UnmappedClassError
 
 from baukit_sync.errors import InvalidArgumentError
 
+_REQUIRED = {"revision", "deleted_at"}
 _ROLES = ("id", "owner_id", "updated_at", "deleted_at", "revision")
 
 Target: TypeAlias = "sa.MetaData | type[Any] | sa.Table | Sequence[type[Any] | sa.Table]"
@@ -60,25 +61,29 @@ def targets_of(target: Target | None) -> Targets:
     """
     if target is None:
         return Targets(None, (), None)
-    tables: dict[sa.Table, None] = {}
+    tables: dict[sa.Table, Mapping[str, str]] = {}
     mappers: dict[Mapper[Any], None] = {}
     parts = list(cast("Iterable[Any]", target)) if isinstance(target, list | tuple | set) else [target]
     for part in parts:
         if isinstance(part, sa.MetaData):
-            tables |= dict.fromkeys(_synced(part))
+            tables |= _synced(part)
         elif isinstance(part, sa.Table):
-            tables[part] = None
+            tables[cast("sa.Table", part)] = _names(cast("sa.Table", part))
         elif isinstance(part, type) and (found := _base(part)):
-            tables |= dict.fromkeys(_synced(found.metadata))
-            mappers |= dict.fromkeys(found.registry.mappers)
+            tables |= _synced(found.metadata)
+            mapped = dict.fromkeys(found.registry.mappers)
+            mappers |= mapped
+            tables |= dict(
+                _mapped(mapper) for mapper in mapped if set(mapper.column_attrs.keys()) >= _REQUIRED
+            )
         else:
             mapper = _mapper(part)
-            tables[_table(mapper)] = None
+            tables |= [_mapped(mapper)]
             mappers[mapper] = None
-    kit = {table.metadata.tables.get(key) for table in tables for key in table.metadata.tables}
-    schemas = {table.schema for table in kit if table is not None and table.name == "sync_revisions"}
+    kit = {(table.name, table.schema) for each in tables for table in each.metadata.tables.values()}
+    schemas = {schema for name, schema in kit if name == "sync_revisions"}
     return Targets(
-        tables=tuple(Wanted(table.name, table.schema, _names(table)) for table in tables),
+        tables=tuple(Wanted(table.name, table.schema, names) for table, names in tables.items()),
         mappers=tuple(mappers),
         kit_schema=schemas.pop() if len(schemas) == 1 else None,
     )
@@ -98,15 +103,17 @@ def _mapper(part: object) -> Mapper[Any]:
         ) from None
 
 
-def _synced(metadata: sa.MetaData) -> list[sa.Table]:
-    return [table for table in metadata.tables.values() if {"revision", "deleted_at"} <= set(table.c.keys())]
+def _synced(metadata: sa.MetaData) -> dict[sa.Table, Mapping[str, str]]:
+    return {table: _names(table) for table in metadata.tables.values() if set(table.c.keys()) >= _REQUIRED}
 
 
-def _table(mapper: Mapper[Any]) -> sa.Table:
-    """Return the table of a class that has its revision: of an inherited class often the parent's."""
-    tables = cast("list[sa.Table]", [table for table in mapper.tables if isinstance(table, sa.Table)])
-    return next((table for table in tables if "revision" in table.c), tables[0])
+def _names(table: sa.Table) -> Mapping[str, str]:
+    return {role: str(table.c[role].name) for role in _ROLES if role in table.c}
 
 
-def _names(table: sa.Table) -> dict[str, str]:
-    return {role: str(table.c[role].name) if role in table.c else role for role in _ROLES}
+def _mapped(mapper: Mapper[Any]) -> tuple[sa.Table, Mapping[str, str]]:
+    """Return the table of a class that has its revision, of a subclass often the parent's, and its names."""
+    columns = {role: mapper.column_attrs[role].columns[0] for role in _ROLES if role in mapper.column_attrs}
+    table = columns["revision"].table if "revision" in columns else mapper.local_table
+    names = {role: str(column.name) for role, column in columns.items() if column.table is table}
+    return cast("sa.Table", table), names

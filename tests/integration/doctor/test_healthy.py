@@ -131,7 +131,7 @@ def test_a_partitioned_table_is_healthy(rows: int, engine: sa.Engine) -> None:
     sa.Table(
         "parts",
         metadata,
-        sa.Column("id", sa.Uuid, primary_key=True),
+        sa.Column("id", sa.Uuid),
         *columns,
         sa.PrimaryKeyConstraint("owner_id", "id"),
         *sync_indexes("parts"),
