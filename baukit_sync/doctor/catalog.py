@@ -37,6 +37,13 @@ class Column:
     nullable: bool
     default: str | None
 
+    @property
+    def is_comparable(self) -> bool:
+        """Whether it can be compared with a revision, or else with an instant."""
+        return self.type in {"bigint", "integer", "smallint", "numeric", "date"} or self.type.startswith(
+            "timestamp"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Index:

@@ -59,7 +59,7 @@ class Examination:
         """Set a PostgreSQL setting until the innermost savepoint, or the transaction, is rolled back."""
         self.rows("SELECT set_config(:name, :value, true)", name=name, value=value)
 
-    def attempt(self, where: str, purpose: str, check: Callable[[], None]) -> bool:
+    def attempt(self, where: str, purpose: str, check: Callable[[], object]) -> bool:
         """Run a check in a savepoint and within its time; one that cannot run is a finding too.
 
         Args:

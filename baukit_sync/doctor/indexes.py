@@ -28,7 +28,7 @@ def examine_indexes(exam: Examination, table: SyncedTable) -> None:
         )
     for role, reader in (("revision", "pull"), ("deleted_at", "purge")):
         wanted = table.index_columns(role)
-        if any(index.columns[:2] == wanted for index in broken) or not set(wanted) <= set(relation.columns):
+        if table.key is None or not table.is_comparable(role) or any(i.columns[:2] == wanted for i in broken):
             continue
         exam.attempt(relation.label, f"explain a {reader}", partial(_explain, exam, table, role, reader))
 

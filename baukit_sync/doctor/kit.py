@@ -38,7 +38,9 @@ class Kit:
             table is not None
             and table.readable
             and not table.rows_hidden
-            and {"owner_id", column} <= set(table.columns)
+            and "owner_id" in table.columns
+            and column in table.columns
+            and table.columns[column].is_comparable
             for table, column in tables
         )
 

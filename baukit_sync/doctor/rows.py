@@ -20,11 +20,11 @@ def examine_rows(exam: Examination, table: SyncedTable, kit: Kit) -> None:
     if table.key is None or kit.revisions is None or not table.can_be_read:
         return
     comparable = kit.usable and table.owner_type == kit.owner_type
-    if not comparable or table.column("revision") is None:
+    if not comparable or not table.is_comparable("revision"):
         return
     exam.attempt(label, "compare revisions with counters", lambda: _compare(exam, table, kit))
     exam.attempt(label, "look for revisions that rows share", lambda: _shared(exam, table))
-    if exam.retention is not None and table.column("deleted_at"):
+    if exam.retention is not None and table.is_comparable("deleted_at"):
         exam.attempt(label, "look for old tombstones", lambda: _overdue(exam, table))
 
 

@@ -62,6 +62,11 @@ class SyncedTable:
         )
         return holder.columns[name].type
 
+    def is_comparable(self, role: str) -> bool:
+        """Tell whether ``revision`` or ``deleted_at`` is there, with a type that statements can compare."""
+        column = self.column(role)
+        return column is not None and column.is_comparable
+
     @property
     def can_be_read(self) -> bool:
         """Whether the rows, and their parents', may be read."""

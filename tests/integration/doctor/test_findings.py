@@ -50,6 +50,12 @@ KIT = [
         "ALTER TABLE sync_revisions ALTER last_revision TYPE integer",
     ),
     Fault(
+        "kit_column_type",
+        ERROR,
+        "public.sync_purge_horizons.updated_at",
+        "ALTER TABLE sync_purge_horizons ALTER updated_at TYPE timestamp",
+    ),
+    Fault(
         "kit_column_nullable",
         ERROR,
         "public.sync_revisions.last_revision",
@@ -142,6 +148,25 @@ COLUMNS = [
         ERROR,
         "public.notes.revision",
         "ALTER TABLE notes ALTER revision TYPE integer",
+    ),
+    Fault(
+        "column_type",
+        ERROR,
+        "public.notes.revision",
+        "ALTER TABLE notes ALTER revision TYPE text",
+    ),
+    Fault(
+        "column_type",
+        ERROR,
+        "public.notes.deleted_at",
+        "DROP INDEX notes_tombstone_idx; ALTER TABLE notes ALTER deleted_at TYPE text;"
+        "CREATE INDEX notes_tombstone_idx ON notes (owner_id, deleted_at) WHERE deleted_at IS NOT NULL",
+    ),
+    Fault(
+        "column_type",
+        ERROR,
+        "public.lists.updated_at",
+        "ALTER TABLE lists ALTER updated_at TYPE date",
     ),
     Fault(
         "timestamp_without_time_zone",

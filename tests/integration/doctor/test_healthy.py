@@ -186,6 +186,84 @@ def test_other_indexes_do_not_hide_the_right_one(rows: int, engine: sa.Engine) -
     assert [] == examine(engine, metadata)
 
 
+HARMLESS = {
+    "names of a convention": "ALTER TABLE sync_revisions"
+    " RENAME CONSTRAINT sync_revisions_last_revision_check TO ck;"
+    "ALTER TABLE sync_purge_horizons RENAME CONSTRAINT sync_purge_horizons_horizon_revision_check TO ck_h;"
+    "ALTER TABLE sync_purge_horizons RENAME CONSTRAINT sync_purge_horizons_owner_id_fkey TO fk_h;"
+    "ALTER INDEX notes_sync_idx RENAME TO ix_notes; ALTER INDEX notes_tombstone_idx RENAME TO ix_notes_gone",
+    "owners who take their rows with them": "ALTER TABLE notes DROP CONSTRAINT notes_owner_id_fkey,"
+    " ADD FOREIGN KEY (owner_id) REFERENCES users ON DELETE CASCADE",
+    "unsynced rows that go with a note": "CREATE TABLE thumbnails"
+    " (note_id uuid REFERENCES notes ON DELETE CASCADE)",
+    "a natural key of live rows": "UPDATE notes SET title = id::text;"
+    "CREATE UNIQUE INDEX ON notes (owner_id, title) WHERE deleted_at IS NULL",
+    "a key that a foreign key needs": "UPDATE notes SET title = id::text;"
+    "CREATE UNIQUE INDEX ON notes (title);"
+    "CREATE TABLE titles (title varchar REFERENCES notes (title))",
+    "keys with the primary key or the revision": "CREATE UNIQUE INDEX ON notes (owner_id, id);"
+    "CREATE UNIQUE INDEX ON notes (owner_id, revision)",
+    "a descending index": "DROP INDEX notes_sync_idx; CREATE INDEX ON notes (owner_id DESC, revision DESC)",
+    "an index with more columns": "DROP INDEX notes_sync_idx;"
+    "CREATE INDEX ON notes (owner_id, revision) INCLUDE (id)",
+    "a lower fillfactor": "ALTER TABLE sync_revisions SET (fillfactor = 20)",
+    "a tighter check": "ALTER TABLE sync_revisions"
+    " DROP CONSTRAINT sync_revisions_last_revision_check,"
+    " ADD CHECK (last_revision >= 0 AND last_revision < 9007199254740992)",
+    "a table with only some of the columns": "CREATE TABLE audits"
+    " (id int, revision text, updated_at timestamp)",
+    "a temporary table": "CREATE TEMP TABLE t AS SELECT * FROM notes",
+}
+
+
+@pytest.mark.parametrize("sql", HARMLESS.values(), ids=HARMLESS)
+def test_what_does_no_harm_is_no_finding(sql: str, engine: sa.Engine, me: UUID) -> None:
+    """The doctor looks at what things do, not at their names."""
+    with engine.begin() as connection:
+        for statement in sql.split(";"):
+            connection.execute(sa.text(statement))
+            connection.execute(sa.text("SET CONSTRAINTS ALL IMMEDIATE"))
+
+        assert [] == examine(connection, Base)
+        assert [] == examine(connection)
+
+
+TRIGGERS = {
+    "after": ("RETURN NULL;", "AFTER UPDATE", ""),
+    "statement": ("RETURN NULL;", "BEFORE UPDATE", ""),
+    "before": ("NEW.title := ''x''; RETURN NEW;", "BEFORE UPDATE", "FOR EACH ROW"),
+}
+
+
+@pytest.mark.parametrize(("body", "when", "each"), TRIGGERS.values(), ids=TRIGGERS)
+def test_a_trigger_that_drops_nothing_is_no_finding(
+    body: str, when: str, each: str, engine: sa.Engine, me: UUID
+) -> None:
+    """What an AFTER or statement trigger returns is ignored; others return the row."""
+    each = "FOR EACH ROW" if when.startswith("AFTER") else each
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            f"CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN {body} END'"
+        )
+        connection.exec_driver_sql(f"CREATE TRIGGER t {when} ON notes {each} EXECUTE FUNCTION f()")
+
+    assert [] == examine(engine, Base)
+
+
+def test_the_kits_own_triggers_are_left_out(engine: sa.Engine, me: UUID) -> None:
+    """Their functions have a comment that says whose they are."""
+    with engine.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
+        )
+        connection.exec_driver_sql("COMMENT ON FUNCTION f IS 'baukit-sync stamp'")
+        connection.exec_driver_sql(
+            "CREATE TRIGGER t BEFORE DELETE ON notes FOR EACH ROW EXECUTE FUNCTION f()"
+        )
+
+    assert [] == examine(engine, Base)
+
+
 class Models(DeclarativeBase):
     """Models with an inheritance, columns of other names, a grandchild and a tree."""
 

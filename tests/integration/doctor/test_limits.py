@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +13,7 @@ from uuid import UUID, uuid4
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
 import baukit_sync.doctor
@@ -24,6 +26,7 @@ from baukit_sync import (
     sync_indexes,
 )
 from baukit_sync.doctor import Severity, examine
+from baukit_sync.doctor.examination import Examination
 from tests.integration.doctor.test_findings import found
 from tests.support import servers
 from tests.support.product import OWNER_TYPES, Base, Note
@@ -105,6 +108,28 @@ def test_a_locked_table_is_a_finding_after_a_while(engine: sa.Engine, outside: A
 
     assert {("check_timed_out", "notes")} == {(finding.code, finding.where) for finding in findings}
     assert {INFO} == {finding.severity for finding in findings}
+
+
+def test_a_statement_that_fails_is_a_finding(engine: sa.Engine) -> None:
+    """Nothing that PostgreSQL refuses ends the examination, or spoils what comes after it."""
+    with engine.begin() as connection:
+        exam = Examination(connection, timedelta(seconds=5), time.monotonic() + 60, 10, None)
+
+        done = exam.attempt("here", "divide", lambda: exam.rows("SELECT 1 / 0"))
+
+        assert not done
+        assert [("check_failed", WARNING, "here")] == found(exam.findings)
+        assert [(1,)] == exam.rows("SELECT 1")
+
+
+def test_a_broken_connection_is_an_error(engine: sa.Engine, outside: Admin) -> None:
+    """It is no finding about a check."""
+    with engine.connect() as connection:
+        connection.begin()
+        exam = Examination(connection, timedelta(seconds=5), time.monotonic() + 60, 10, None)
+
+        with pytest.raises(DBAPIError):
+            exam.attempt("here", "go on", lambda: (outside.disconnect_others(), exam.rows("SELECT 1")))
 
 
 def test_no_time_at_all_is_said(engine: sa.Engine, me: UUID) -> None:
