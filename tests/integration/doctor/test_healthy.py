@@ -125,6 +125,28 @@ def test_a_schema_with_counters_of_its_own_is_left_alone(engine: sa.Engine, me: 
 @pytest.mark.parametrize("rows", [0, 3, 20_000])
 def test_a_partitioned_table_is_healthy(rows: int, engine: sa.Engine) -> None:
     """Hash-partitioned by owner, with the owner in its key; small and large."""
+    metadata = partitioned(sync_indexes("parts"))
+    metadata.create_all(engine)
+    fill(engine, "parts", rows, partitions=4)
+
+    assert [] == examine(engine, metadata)
+    assert [] == examine(engine)
+
+
+def test_a_fault_of_a_partitioned_table_is_one_finding(engine: sa.Engine) -> None:
+    """Its partitions have the same fault, and are not tables that the product knows."""
+    metadata = partitioned(sync_indexes("parts")[1:])
+    metadata.create_all(engine)
+    fill(engine, "parts", 3, partitions=4)
+
+    (finding,) = examine(engine)
+
+    assert ("index_missing", "public.parts") == (finding.code, finding.where)
+    assert "CREATE INDEX parts_sync_idx ON public.parts (owner_id, revision);" == finding.fix
+
+
+def partitioned(indexes: list[sa.Index]) -> sa.MetaData:
+    """Describe the kit's tables and a table that is partitioned by owner."""
     metadata = sa.MetaData()
     add_sync_tables(metadata)
     columns = [column for column in sync_columns() if column.name != "id"]
@@ -134,14 +156,10 @@ def test_a_partitioned_table_is_healthy(rows: int, engine: sa.Engine) -> None:
         sa.Column("id", sa.Uuid),
         *columns,
         sa.PrimaryKeyConstraint("owner_id", "id"),
-        *sync_indexes("parts"),
+        *indexes,
         postgresql_partition_by="HASH (owner_id)",
     )
-    metadata.create_all(engine)
-    fill(engine, "parts", rows, partitions=4)
-
-    assert [] == examine(engine, metadata)
-    assert [] == examine(engine)
+    return metadata
 
 
 def fill(engine: sa.Engine, table: str, rows: int, *, partitions: int = 0) -> None:
