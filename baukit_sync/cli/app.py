@@ -7,10 +7,10 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 import typer
-from sqlalchemy import URL, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy import URL
 
-from baukit_sync.cli import sql
+from baukit_sync.cli import doctor, sql
+from baukit_sync.cli.database import database_url
 
 app = typer.Typer(
     name="baukit-sync",
@@ -22,6 +22,7 @@ app = typer.Typer(
     "extra, no database); 130 Ctrl-C.",
 )
 app.add_typer(sql.app, name="sql")
+app.command()(doctor.doctor)
 
 
 def _version(*, wanted: bool) -> None:
@@ -44,24 +45,13 @@ def baukit_sync(
     """The server kit for offline sync on SQLAlchemy and PostgreSQL."""
 
 
-def _database(text: str) -> URL:
-    """Read a PostgreSQL URL. What is wrong with it is not repeated: it may hold a password."""
-    try:
-        url = make_url(text)
-    except ArgumentError:
-        url = None
-    if url is None or url.get_backend_name() != "postgresql":
-        raise typer.BadParameter("use postgresql+psycopg://user@host/database")
-    return url.set(drivername="postgresql+psycopg")
-
-
 @app.command()
 def demo(
     *,
     url: Annotated[
         URL | None,
         typer.Option(
-            parser=_database,
+            parser=database_url,
             metavar="URL",
             envvar="BAUKIT_SYNC_DEMO_URL",
             help="Play in this PostgreSQL, whose role may create a schema, instead of a private one.",

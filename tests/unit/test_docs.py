@@ -22,6 +22,7 @@ MODULES = [
     "baukit_sync",
     "baukit_sync.aio",
     "baukit_sync.ddl",
+    "baukit_sync.doctor",
     "baukit_sync.embedded",
     "baukit_sync.errors",
     "baukit_sync.hlc",
