@@ -28,7 +28,6 @@ from baukit_sync import (
 )
 from baukit_sync import migrations as sync
 
-
 R = TypeVar("R")
 
 

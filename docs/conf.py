@@ -40,7 +40,7 @@ nitpick_ignore_regex = [
     ("py:attr", "next_cursors"),
     # Type variables, and aliases that only annotations name.
     ("py:class", r"baukit_sync\.(transaction\.OwnerT|wire\.ChangeT|aio\.[RS]|retry\.[RS])"),
-    ("py:class", r"Reference|baukit_sync\.purge\.table\.KnownTable"),
+    ("py:class", r"Connection|Engine|Reference|timedelta|baukit_sync\.purge\.table\.KnownTable"),
     ("py:class", r"_Type|AnySelect|Criterion|SessionLike|Values"),
 ]
 

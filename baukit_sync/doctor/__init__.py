@@ -63,7 +63,7 @@ def examine(
     Raises:
         InvalidArgumentError: ``target`` is something else, or ``most_owners`` is out of range.
         UnsafeTransactionError: A connection was given that is in AUTOCOMMIT; give the engine.
-        DBAPIError: There is no connection, or it broke.
+        sqlalchemy.exc.DBAPIError: There is no connection, or it broke.
 
     Takes the locks of a SELECT. Commits nothing.
     """
