@@ -127,7 +127,8 @@ class OneOwner:
         if not chosen.rows:
             return [Purged(keys[0], 0, None)]
         connection.execute(self.statements.raise_horizon, {**owner, "revision": chosen.revision})
-        gone = connection.execute(self.statements.purge, {**bounds, "limit": chosen.rows}).one()
+        bounds |= {"limit": chosen.rows, "until": chosen.youngest}
+        gone = connection.execute(self.statements.purge, bounds).one()
         if gone.deleted and gone.revision > chosen.revision:
             # Somebody has added an older tombstone without the counter, which is ours.
             connection.execute(self.statements.raise_horizon, {**owner, "revision": gone.revision})

@@ -19,6 +19,7 @@ from baukit_sync.purge.statements import (
     MOST,
     ONE,
     SCAN_PAGE,
+    SINCE,
     AnySelect,
     adrift_of,
     among,
@@ -27,6 +28,8 @@ from baukit_sync.purge.statements import (
     left_of,
 )
 from baukit_sync.schema import counters, horizons, raise_only
+
+UNTIL = sa.bindparam("until", type_=sa.DateTime(timezone=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class OneOwnerStatements:
         choose: Lock the counter, and the rows of one batch: whether it was locked, how many rows, their
             greatest revision and youngest ``deleted_at``.
         raise_horizon: Raise the horizon to ``:revision``.
-        purge: Delete those rows, and rewrite the counter.
+        purge: Delete those rows, the youngest of them from ``:until``, and rewrite the counter.
         lock: Lock the counter.
         wait: Lock it, and wait for that.
         touch: Rewrite it.
@@ -126,16 +129,21 @@ def _choose(shape: Shape, mine: Any, counter: AnySelect) -> AnySelect:
         sa.select(sa.func.count()).select_from(locked).scalar_subquery().label("locked"),
         sa.func.count().label("rows"),
         sa.func.max(rows.c.revision).label("revision"),
+        sa.func.max(rows.c.deleted_at).label("youngest"),
     ).select_from(rows)
 
 
 def _purge(shape: Shape, mine: Any, touch: sa.Update) -> AnySelect:
     ids = labelled("id", shape.primary_key)
     rows = expired_rows(shape, [mine], ids).cte("rows").prefix_with(MATERIALIZED)
-    again = [column == rows.c[label.name] for column, label in zip(shape.primary_key, ids, strict=True)]
+    # Not a join: one planned for an empty table compares each of the owner's rows with each of the batch. IS
+    # TRUE keeps the planner from making it a join, so it hashes the batch.
+    chosen = (
+        sa.tuple_(*shape.primary_key).in_(sa.select(*(rows.c[label.name] for label in ids))).is_(sa.true())
+    )
     gone = (
         sa.delete(shape.table)
-        .where(mine, *again, shape.deleted_at < CUTOFF)
+        .where(mine, shape.deleted_at.between(SINCE, UNTIL), shape.deleted_at < CUTOFF, chosen)
         .returning(shape.revision.label("revision"), shape.deleted_at.label("deleted_at"))
         .cte("gone")
     )

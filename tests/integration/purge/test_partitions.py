@@ -217,6 +217,27 @@ def test_a_row_that_moves_to_another_partition_during_a_run_costs_a_retry(partit
         admin.sql(f"DELETE FROM {name}")
 
 
+@pytest.mark.parametrize("mode", [None, 1, 3])
+def test_rows_at_the_same_place_of_other_partitions_stay(partitioned: Database, mode: int | None) -> None:
+    """A ctid says where in a partition a row is, not in which."""
+    admin = Admin(partitioned.url.set(drivername="postgresql+psycopg"))
+    admin.sql("TRUNCATE undeclared")
+    owners = [uuid4() for _ in range(12)]
+    for owner in owners:
+        admin.sql("INSERT INTO sync_revisions VALUES (:owner, 1)", owner=owner)
+        admin.sql("INSERT INTO undeclared VALUES (:owner, :id, :at, 1)", owner=owner, id=uuid4(), at=EXPIRED)
+    with admin.engine.connect().execution_options(isolation_level="READ COMMITTED") as pull:
+        pull.execute(
+            sa.text("SELECT FROM sync_revisions WHERE owner_id = :id FOR KEY SHARE"), {"id": owners[0]}
+        )
+        report = purge(partitioned, UNDECLARED, owners_per_statement=mode)
+        pull.rollback()
+
+    assert [("undeclared", 11, ["busy"])] == summary(report)
+    assert [(owners[0],)] == [tuple(row) for row in admin.sql("SELECT owner_id FROM undeclared")]
+    assert 0 == admin.scalar("SELECT count(*) FROM sync_purge_horizons WHERE owner_id = :id", id=owners[0])
+
+
 def test_the_same_runs_on_citus() -> None:
     """A cluster that ``BAUKIT_SYNC_TEST_CITUS_URL`` names, with the tables distributed by owner."""
     url = os.environ.get("BAUKIT_SYNC_TEST_CITUS_URL")
