@@ -28,10 +28,8 @@ def _newest_python() -> str:
     """Return the newest Python that this project names and this machine runs."""
     for version in reversed(PYTHONS):
         program = shutil.which(f"python{version}")
-        if (
-            program
-            and subprocess.run([program, "--version"], capture_output=True, check=False).returncode == 0
-        ):
+        # A version manager has a stand-in for each Python, also for those that it will not run here.
+        if program and subprocess.run([program, "-V"], capture_output=True, check=False).returncode == 0:  # noqa: S603
             return version
     return CURRENT
 
