@@ -148,6 +148,9 @@ def pull_page(
     left it is ``window.through``, also when a filter left the page empty. Several windows are read one after
     the other. Pending ORM objects are flushed first, also where autoflush is off.
 
+    The session's own ``do_orm_execute`` hooks see the statements for instances, with the execution option
+    ``sync_pull``: one that hides deleted rows must leave these alone, or no client hears of a deletion.
+
     Args:
         session: The session or connection that the guard was called on.
         window: What ``guard_pull_cursor`` returned, or the windows among what ``guard_pull_cursors`` did.
@@ -274,7 +277,7 @@ class _SourceReader:
     def instances(self, session: Any, window: PullWindow, end: _End, *, refresh: bool) -> list[Change]:
         """Read the rows as ORM instances; joined eager loading needs them made unique."""
         name, owner_id = self._name, window.owner_id
-        options = {"populate_existing": refresh}
+        options = {"populate_existing": refresh, "sync_pull": True}
         rows = session.execute(self._instances, _bounds(window, end.through), execution_options=options)
         if not self._attributes:
             return [

@@ -19,6 +19,7 @@ from sqlalchemy import event
 from sqlalchemy.orm import (
     DeclarativeBase,
     Mapped,
+    ORMExecuteState,
     Session,
     contains_eager,
     joinedload,
@@ -26,6 +27,7 @@ from sqlalchemy.orm import (
     mapped_column,
     relationship,
     selectinload,
+    with_loader_criteria,
 )
 
 import baukit_sync
@@ -375,6 +377,31 @@ def test_a_limit_counts_the_rows_that_a_filter_lets_through(db: Database, owner:
         assert ["A", "C"] == [change.row.title for change in page.changes]
         assert ["E"] == [change.row.title for change in following.changes]
         assert (True, False, 7) == (page.has_more, following.has_more, following.next_cursor)
+
+
+@pytest.mark.parametrize("mappings", [False, True])
+def test_a_hook_that_hides_deleted_rows_can_tell_a_pull(db: Database, owner: UUID, mappings: bool) -> None:
+    """Its tombstones reach the client; other queries of the session do not see them."""
+
+    def hide_deleted(state: ORMExecuteState) -> None:
+        if state.is_select and not state.execution_options.get("sync_pull"):
+            live = with_loader_criteria(
+                SyncColumns, lambda cls: cls.deleted_at.is_(None), include_aliases=True
+            )
+            state.statement = state.statement.options(live)
+
+    with db.begin() as unit:
+        write_note(unit, owner)
+        write_note(unit, owner, deleted_at=EXPIRED)
+    with db.begin() as unit:
+        session = getattr(unit.session, "sync_session", unit.session)
+        event.listen(session, "do_orm_execute", hide_deleted)
+        window = unit.guard_pull_cursor(owner, 0)
+        page = unit.pull_page(window, [Note], limit=10, mappings=mappings)
+        seen = unit.sql(sa.select(Note.revision))
+
+    assert [False, True] == [change.deleted for change in page.changes]
+    assert [(1,)] == seen
 
 
 def test_one_class_may_be_in_two_sources(db: Database, owner: UUID) -> None:
