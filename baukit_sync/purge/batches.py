@@ -80,13 +80,15 @@ class ManyOwners:
 
     def purge(self, keys: Sequence[Key], since: datetime, room: int) -> list[Purged]:
         """Commit a batch, in one round trip."""
-        return _purged(self._run.execute(self.statements.purge, self._bounds(keys, since, room)))
+        bounds = self._bounds(keys, since, room)
+        return _purged(keys, self._run.execute(self.statements.purge_and_go_on, bounds))
 
     def purge_on(
         self, connection: Connection, keys: Sequence[Key], since: datetime, room: int
     ) -> list[Purged]:
         """Do a batch in a transaction that is open."""
-        return _purged(connection.execute(self.statements.purge, self._bounds(keys, since, room)).all())
+        bounds = self._bounds(keys, since, room)
+        return _purged(keys, connection.execute(self.statements.purge, bounds).all())
 
     def raise_horizons(self, connection: Connection, rows: Sequence[Any]) -> None:
         """Raise the horizons of locked owners to what is about to go."""
@@ -189,5 +191,6 @@ class Isolated:
         return tuple(getattr(row, column) for column in columns)
 
 
-def _purged(rows: Sequence[Any]) -> list[Purged]:
-    return [Purged(tuple(row[:-3]), row.deleted, row.youngest) for row in rows]
+def _purged(keys: Sequence[Key], rows: Sequence[Any]) -> list[Purged]:
+    width = len(keys[0])
+    return [Purged(tuple(row[:width]), row.deleted, row.youngest) for row in rows]

@@ -32,6 +32,11 @@ LIMIT = sa.bindparam("limit", type_=sa.BigInteger)
 MOST = sa.bindparam("most", type_=sa.BigInteger)
 
 
+# A crash may lose the last batches, each as a whole: their rows are back, and their horizons with them.
+# Whoever commits after one puts it on disk.
+_NOT_ON_DISK_YET = sa.func.set_config("synchronous_commit", "off", sa.true()).label("synchronous_commit")
+
+
 @dataclass(frozen=True, slots=True)
 class Statements:
     """The statements for one table. A *key* is the value of the columns that lead to the owner.
@@ -47,6 +52,7 @@ class Statements:
             the oldest was deleted.
         purge: Lock the owners of such keys, delete, and raise their horizons: one batch in one statement.
             For each key that was locked its owner, how many rows, and the youngest ``deleted_at`` of them.
+        purge_and_go_on: ``purge``, in a transaction that will not wait until its commit is on disk.
         lock: Lock the owners, as ``purge`` does.
         wait: Lock them, and wait for that.
         candidates: Lock the rows that ``purge`` would delete; their owners are locked.
@@ -59,6 +65,7 @@ class Statements:
     owners: AnySelect
     left: AnySelect
     purge: AnySelect
+    purge_and_go_on: AnySelect
     lock: AnySelect
     wait: AnySelect
     candidates: AnySelect
@@ -68,13 +75,15 @@ class Statements:
     def of(cls, shape: Shape) -> Statements:
         """Build the statements for a table."""
         rows = _rows(shape, _locked(shape))
+        purge = _purge(shape)
         return cls(
             first_scan=_scan(shape, [key.is_not(None) for key in shape.key]),
             next_scan=_scan(shape, [_after(shape)]),
             adrift=adrift_of(shape),
             owners=_owners(shape),
             left=left_of(shape, among("key", shape.key)),
-            purge=_purge(shape),
+            purge=purge,
+            purge_and_go_on=purge.add_columns(_NOT_ON_DISK_YET),
             lock=_locked(shape),
             wait=_locked(shape, skip_locked=False),
             candidates=rows,

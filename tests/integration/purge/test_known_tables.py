@@ -451,3 +451,23 @@ def test_a_batch_is_one_statement(db: Database, owner: UUID) -> None:
 
     assert 4 == len(sent)
     assert "DELETE" in sent[-1]
+
+
+def test_a_batch_of_a_run_does_not_wait_for_the_disk_and_one_of_the_callers_does(
+    db: Database, admin: Admin, owner: UUID
+) -> None:
+    """The setting ends with the transaction, and no transaction of the caller has it."""
+    write(db, owner, EXPIRED)
+    with db.another(settings={"synchronous_commit": "on"}, pool_size=1, max_overflow=0) as one:
+        with one.begin() as unit:
+            unit.purge_tombstone_batch(FOLDERS, CUTOFF, 10)
+            inside = unit.scalar("SHOW synchronous_commit")
+        write(one, owner, EXPIRED)
+        with one.statements() as sent:
+            purge(one)
+        with one.begin() as unit:
+            afterwards = unit.scalar("SHOW synchronous_commit")
+
+    assert ("on", "on") == (inside, afterwards)
+    assert ["synchronous_commit" in statement for statement in sent] == ["DELETE" in each for each in sent]
+    assert 0 == count(admin, "folders")
