@@ -93,13 +93,13 @@ def main() -> None:
             compare(engine, arguments.rounds, name, owners, each, burst=burst)
         if arguments.large:
             growth(engine)
-            neighbours(engine, "every commit waits for the disk")
         engine.dispose()
     if arguments.large:
-        with embedded.server(settings={"max_wal_size": "8GB"}) as url:
-            engine = sa.create_engine(url)
-            neighbours(engine, "no commit waits for the disk")
-            engine.dispose()
+        for fsync, disk in (("on", "commits wait for the disk"), ("off", "no commit waits for the disk")):
+            with embedded.server(settings={"fsync": fsync, "max_wal_size": "8GB"}) as url:
+                engine = sa.create_engine(url)
+                neighbours(engine, disk)
+                engine.dispose()
 
 
 def compare(engine: sa.Engine, rounds: int, name: str, owners: int, each: int, *, burst: bool) -> None:
