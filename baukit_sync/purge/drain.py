@@ -68,8 +68,8 @@ def purge_tombstones(  # noqa: PLR0913 -- each is a limit of its own
         InvalidArgumentError: An argument is out of range; nothing was sent.
 
     Until a batch is committed it holds its rows and their owners' counters FOR UPDATE, and the parents that
-    say whose the rows are FOR SHARE; it skips what others have locked. Commits once per batch, without waiting
-    for the disk where a batch is one statement. Source: contract section 5.
+    say whose the rows are FOR SHARE; it skips what others have locked. Commits once per batch; where that is
+    one statement, without waiting for the disk. Source: contract section 5.
     """
     check_aware("cutoff", cutoff)
     check_integer("limit", limit, least=1, most=MAX_BATCH_LIMIT)

@@ -18,7 +18,7 @@ from tests.integration.purge.models import NOTES
 from tests.integration.purge.world import CUTOFF, horizons, next_revision, write, write_many
 from tests.support.ways import Admin
 
-KILLS = int(os.environ.get("BAUKIT_SYNC_TEST_PURGE_KILLS", "25"))
+KILLS = int(os.environ.get("BAUKIT_SYNC_TEST_PURGE_KILLS", "50"))
 """Of each kind."""
 
 ROWS = 120
