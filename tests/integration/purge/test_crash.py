@@ -21,9 +21,13 @@ from tests.support.ways import Admin
 KILLS = int(os.environ.get("BAUKIT_SYNC_TEST_PURGE_KILLS", "50"))
 """Of each kind."""
 
-ROWS = 120
+ROWS, LIMIT = 120, 3
 
-PURGER = """
+BATCHES = ROWS * 3 // LIMIT
+
+PURGER = (
+    f"LIMIT = {LIMIT}"
+    """
 import sys
 import sqlalchemy as sa
 from baukit_sync import purge_tombstones
@@ -33,10 +37,11 @@ engine = sa.create_engine(sys.argv[1])
 mode = int(sys.argv[2]) or None
 print("ready", flush=True)
 for _ in sys.stdin:
-    print("go", flush=True)
-    purge_tombstones(engine, [NOTES], CUTOFF, 3, owners_per_statement=mode)
+    tell = lambda _: print("batch", flush=True)
+    purge_tombstones(engine, [NOTES], CUTOFF, LIMIT, owners_per_statement=mode, on_batch=tell)
     print("done", flush=True)
 """
+)
 
 
 class Purger:
@@ -58,12 +63,19 @@ class Purger:
         assert self.process.stdout
         return self.process.stdout.readline()
 
-    def go(self) -> None:
-        """Start a purge."""
+    def go(self, chance: random.Random) -> None:
+        """Start a purge, and return somewhere in the middle of it."""
         assert self.process.stdin
         self.process.stdin.write("\n")
         self.process.stdin.flush()
-        assert "go\n" == self.read()
+        for _ in range(chance.randrange(1, BATCHES // 2)):
+            assert "batch\n" == self.read()
+        time.sleep(chance.random() * 0.002)
+
+    def finish(self) -> None:
+        """Return when the purge is done."""
+        while (line := self.read()) != "done\n":
+            assert "batch\n" == line
 
     def kill(self) -> None:
         """End it as a crash of the machine would."""
@@ -106,8 +118,7 @@ def test_a_process_that_is_killed_leaves_exact_horizons(
     fill(admin, owners)
     for number in range(KILLS // 2 + KILLS % 2 * (mode is None)):
         purger = Purger(admin.engine.url, mode)
-        purger.go()
-        time.sleep(chance.random() * 0.25)
+        purger.go(chance)
         purger.kill()
         lived = number + 1
         gone = check(admin, owners, {})
@@ -131,15 +142,14 @@ def test_a_backend_that_is_terminated_leaves_exact_horizons(
     hit = 0
     for _ in range(KILLS // 2 + KILLS % 2 * (mode is None)):
         fill(admin, owners)
-        purger.go()
-        time.sleep(chance.random() * 0.03)
+        purger.go(chance)
         ended = admin.sql(
             "SELECT pg_terminate_backend(pid), (SELECT count(*) FROM notes WHERE deleted_at IS NOT NULL)"
             " FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
             " AND backend_type = 'client backend'"
         )
         hit += any(left for _, left in ended)
-        assert "done\n" == purger.read()
+        purger.finish()
         check(admin, owners, {})
     purger.kill()
     purge_again(admin)
