@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,19 +14,10 @@ from alembic.operations import Operations
 from baukit_sync import InvalidArgumentError, live_unique_index
 from baukit_sync import migrations as sync
 from tests.migration.catalog import differences, facts
+from tests.migration.test_concurrent_indexes import migrate
 from tests.migration.test_products import PRODUCTS, Product, operations
 
 ROW = "INSERT INTO notes (owner_id, revision) VALUES (gen_random_uuid(), 1)"
-
-
-def migrate(engine: sa.Engine, function: Callable[[Operations], None], *, lock_timeout: str = "0") -> None:
-    """Run a migration the way Alembic does, and commit it."""
-    with engine.connect() as connection:
-        connection.execute(sa.text(f"SET lock_timeout = '{lock_timeout}'"))
-        connection.commit()
-        context = MigrationContext.configure(connection)
-        with context.begin_transaction():
-            function(Operations(context))
 
 
 def grow(op: Operations, product: Product) -> None:
