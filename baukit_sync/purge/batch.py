@@ -16,7 +16,8 @@ from sqlalchemy import Executable, RowMapping
 from sqlalchemy.dialects import postgresql
 
 from baukit_sync.errors import BatchLimitExceededError, DeleteMismatchError, SelectorShapeError
-from baukit_sync.purge.statements import SCAN_PAGE, names
+from baukit_sync.purge.keys import names
+from baukit_sync.purge.scans import SCAN_PAGE
 from baukit_sync.purge.table import KnownTable, TombstoneTable
 from baukit_sync.schema import counters, horizons, raise_only
 from baukit_sync.transaction import SessionLike, check_aware, check_integer, execute, flush

@@ -10,10 +10,11 @@ from sqlalchemy import Connection
 
 from baukit_sync.purge.batch import Tombstone, key_parameters, raise_horizons
 from baukit_sync.purge.isolate import remove_what_may_go
+from baukit_sync.purge.keys import names
 from baukit_sync.purge.one_owner import OneOwnerStatements
 from baukit_sync.purge.run import CHECK_AT_ONCE, PurgeRun
 from baukit_sync.purge.shape import Shape
-from baukit_sync.purge.statements import Statements, names
+from baukit_sync.purge.statements import Statements
 
 Key: TypeAlias = tuple[Any, ...]
 """The values of the columns that lead to an owner."""

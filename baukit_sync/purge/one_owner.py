@@ -12,21 +12,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
+from baukit_sync.purge.keys import among, labelled
+from baukit_sync.purge.scans import CUTOFF, MOST, ONE, SCAN_PAGE, AnySelect, adrift_of, left_of
 from baukit_sync.purge.shape import Shape
-from baukit_sync.purge.statements import (
-    CUTOFF,
-    MATERIALIZED,
-    MOST,
-    ONE,
-    SCAN_PAGE,
-    SINCE,
-    AnySelect,
-    adrift_of,
-    among,
-    expired_rows,
-    labelled,
-    left_of,
-)
+from baukit_sync.purge.statements import MATERIALIZED, SINCE, expired_rows
 from baukit_sync.schema import counters, horizons, raise_only
 
 UNTIL = sa.bindparam("until", type_=sa.DateTime(timezone=True))
