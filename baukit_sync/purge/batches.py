@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from sqlalchemy import Connection
 
+from baukit_sync.errors import DeleteMismatchError
 from baukit_sync.purge.batch import Tombstone, key_parameters, raise_horizons
 from baukit_sync.purge.isolate import remove_what_may_go
 from baukit_sync.purge.keys import names
@@ -129,12 +130,9 @@ class OneOwner:
             return []
         if not chosen.rows:
             return [Purged(keys[0], 0, None)]
-        connection.execute(self.statements.raise_horizon, {**owner, "revision": chosen.revision})
-        bounds |= {"limit": chosen.rows, "until": chosen.youngest}
+        bounds |= {"limit": chosen.rows, "until": chosen.youngest, "revision": chosen.revision}
+        connection.execute(self.statements.raise_horizon, bounds)
         gone = connection.execute(self.statements.purge, bounds).one()
-        if gone.deleted and gone.revision > chosen.revision:
-            # Somebody has added an older tombstone without the counter, which is ours.
-            connection.execute(self.statements.raise_horizon, {**owner, "revision": gone.revision})
         return [Purged(keys[0], gone.deleted, gone.youngest)]
 
     def raise_horizons(self, connection: Connection, rows: Sequence[Any]) -> None:
@@ -159,6 +157,7 @@ class Isolated:
         """The rows that cannot go, by primary key, each with its key."""
         self._run = run
         self._batches = batches
+        self._name = shape.table.fullname
         self._key = names("key", shape.key)
         self._id = names("id", shape.primary_key)
 
@@ -176,8 +175,12 @@ class Isolated:
             def remove(some: Sequence[Any]) -> None:
                 self._batches.raise_horizons(connection, some)
                 ids = {name: [getattr(row, name) for row in some] for name in self._id}
-                for delete in statements.delete:
-                    connection.execute(delete, {**parameters, **ids})
+                # The last one is the table's own, whose rows are locked.
+                *_, deleted = [
+                    connection.execute(delete, {**parameters, **ids}).rowcount for delete in statements.delete
+                ]
+                if deleted != len(some):
+                    raise DeleteMismatchError(self._name, len(some), deleted)
 
             gone, blocked = remove_what_may_go(connection, rows, remove)
         self.blocked.update((self._values(row, self._id), self._values(row, self._key)) for row in blocked)

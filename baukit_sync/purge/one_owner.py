@@ -18,6 +18,7 @@ from baukit_sync.purge.shape import Shape
 from baukit_sync.purge.statements import MATERIALIZED, SINCE, expired_rows
 from baukit_sync.schema import counters, horizons, raise_only
 
+REVISION = sa.bindparam("revision", type_=sa.BigInteger)
 UNTIL = sa.bindparam("until", type_=sa.DateTime(timezone=True))
 
 
@@ -35,7 +36,7 @@ class OneOwnerStatements:
         choose: Lock the counter, and the rows of one batch: whether it was locked, how many rows, their
             greatest revision and youngest ``deleted_at``.
         raise_horizon: Raise the horizon to ``:revision``.
-        purge: Delete those rows, the youngest of them from ``:until``, and rewrite the counter.
+        purge: Delete those rows, up to that revision and to ``:until``, and rewrite the counter.
         lock: Lock the counter.
         wait: Lock it, and wait for that.
         touch: Rewrite it.
@@ -74,7 +75,7 @@ class OneOwnerStatements:
             left=left_of(shape, mine),
             choose=_choose(shape, mine, counter),
             raise_horizon=raise_only(
-                postgresql.insert(horizons).values(owner_id=owner, horizon_revision=sa.bindparam("revision"))
+                postgresql.insert(horizons).values(owner_id=owner, horizon_revision=REVISION)
             ),
             purge=_purge(shape, mine, touch),
             lock=counter.with_for_update(skip_locked=True),
@@ -124,7 +125,9 @@ def _choose(shape: Shape, mine: Any, counter: AnySelect) -> AnySelect:
 
 def _purge(shape: Shape, mine: Any, touch: sa.Update) -> AnySelect:
     ids = labelled("id", shape.primary_key)
-    rows = expired_rows(shape, [mine], ids).cte("rows").prefix_with(MATERIALIZED)
+    # Nothing beyond the horizon, which is raised: somebody may have added a tombstone without the counter.
+    covered = shape.revision <= REVISION
+    rows = expired_rows(shape, [mine, covered], ids).cte("rows").prefix_with(MATERIALIZED)
     # Not a join: one planned for an empty table compares each of the owner's rows with each of the batch. IS
     # TRUE keeps the planner from making it a join, so it hashes the batch.
     chosen = (
@@ -133,13 +136,12 @@ def _purge(shape: Shape, mine: Any, touch: sa.Update) -> AnySelect:
     gone = (
         sa.delete(shape.table)
         .where(mine, shape.deleted_at.between(SINCE, UNTIL), shape.deleted_at < CUTOFF, chosen)
-        .returning(shape.revision.label("revision"), shape.deleted_at.label("deleted_at"))
+        .returning(shape.deleted_at.label("deleted_at"))
         .cte("gone")
     )
     return (
         sa.select(
             sa.func.count().label("deleted"),
-            sa.func.max(gone.c.revision).label("revision"),
             sa.func.max(gone.c.deleted_at).label("youngest"),
         )
         .select_from(gone)

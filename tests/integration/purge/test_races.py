@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from uuid import UUID, uuid4
 
 import pytest
@@ -210,6 +211,29 @@ def test_an_older_snapshot_fails_also_after_a_batch_with_a_blocked_row(
 
     assert [("notes", 1, ["blocked"])] == summary(report)
     assert "40001" == getattr(caught.value.orig, "sqlstate", None)
+
+
+def test_what_is_added_without_the_counter_waits_for_a_horizon_that_covers_it(
+    db: Database, admin: Admin, owner: UUID
+) -> None:
+    """The batch of one owner has raised the horizon when an older tombstone of a greater revision appears."""
+    write(admin, owner, EXPIRED, EXPIRED)
+
+    def add() -> None:
+        admin.sql(
+            "INSERT INTO notes (id, owner_id, deleted_at, revision)"
+            " VALUES (gen_random_uuid(), :owner, :instant, 1000)",
+            owner=owner,
+            instant=EXPIRED - timedelta(days=1),
+        )
+
+    with before(db, "DELETE FROM notes", add) as met:
+        report = purge(db, NOTES, owners_per_statement=1)
+
+    assert met
+    assert 2 == report.deleted
+    assert {owner: 2} == horizons(admin)
+    assert [1000] == revisions(admin, owner)
 
 
 @modes

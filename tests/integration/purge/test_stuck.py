@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
+from baukit_sync import DeleteMismatchError
 from tests.integration.purge.models import BOOKS, NOTES
 from tests.integration.purge.world import (
     EXPIRED,
@@ -152,6 +153,25 @@ def test_a_row_that_an_unknown_foreign_key_needs_stops_nobody(
     )
     assert [[2], [1], [2]] == [revisions(admin, owner) for owner in owners]
     assert {owners[0]: 3, owners[2]: 1} == horizons(admin)
+
+
+@modes
+def test_a_trigger_that_keeps_a_row_moves_no_horizon(
+    db: Database, admin: Admin, owner: UUID, mode: int | None
+) -> None:
+    """Where the rows go one by one, it is counted how many did."""
+    kept, blocked = write(admin, owner, EXPIRED, EXPIRED)
+    refer(admin, blocked)
+    admin.sql(
+        "CREATE FUNCTION extra.keep() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN"
+        f" IF OLD.id = '{kept}' THEN RETURN NULL; END IF; RETURN OLD; END$$"
+    )
+    admin.sql("CREATE TRIGGER keeping BEFORE DELETE ON notes FOR EACH ROW EXECUTE FUNCTION extra.keep()")
+    with pytest.raises(DeleteMismatchError):
+        purge(db, NOTES, owners_per_statement=mode)
+
+    assert [1, 2] == revisions(admin, owner)
+    assert {} == horizons(admin)
 
 
 @modes
