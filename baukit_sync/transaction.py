@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
 
+import sqlalchemy as sa
 from sqlalchemy import Connection, CursorResult, Executable
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session
@@ -25,7 +26,14 @@ OwnerT = TypeVar("OwnerT", bound=OwnerId)
 SessionLike: TypeAlias = Session | scoped_session[Session] | Connection
 """What a product has open: an ORM session or a Core connection."""
 
-_READ_ONLY_TRANSACTION = "25006"
+READ_ONLY = "25006"
+"""SQLSTATE: the transaction is read-only, or the server a standby."""
+
+LOCK_NOT_AVAILABLE = "55P03"
+"""SQLSTATE: ``lock_timeout`` ran out."""
+
+_LOCK_TIMEOUT = sa.select(sa.func.set_config("lock_timeout", sa.bindparam("timeout"), sa.true()))
+_SLEEP = sa.select(sa.func.pg_sleep(sa.bindparam("seconds", type_=sa.Double)))
 
 
 def check_owner_id(owner_id: OwnerId) -> None:
@@ -95,7 +103,7 @@ def execute(
     try:
         return connection.execute(statement, parameters)
     except DBAPIError as error:
-        if sqlstate(error) == _READ_ONLY_TRANSACTION:
+        if sqlstate(error) == READ_ONLY:
             raise PrimaryRequiredError from error
         raise
 
@@ -106,6 +114,16 @@ def _safe_connection(session: SessionLike) -> Connection:
     if getattr(connection.connection.dbapi_connection, "autocommit", False):
         raise UnsafeTransactionError
     return connection
+
+
+def set_lock_timeout(connection: Connection, seconds: float) -> None:
+    """Let a transaction of the kit's own wait so long for each lock."""
+    connection.execute(_LOCK_TIMEOUT, {"timeout": f"{max(1, int(seconds * 1000))}ms"})
+
+
+def rest(connection: Connection, seconds: float) -> None:
+    """Sleep in the server: here it would stop an event loop."""
+    connection.execute(_SLEEP, {"seconds": seconds})
 
 
 def sqlstate(error: DBAPIError) -> str | None:

@@ -8,14 +8,20 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import sqlalchemy as sa
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, Table
 from sqlalchemy.exc import DBAPIError
 
 from baukit_sync.backfill.report import BackfillProgress, BackfillReport
 from baukit_sync.backfill.statements import OWNERS_PAGE, Statements, columns_of
-from baukit_sync.errors import InvalidArgumentError, PrimaryRequiredError
-from baukit_sync.transaction import check_integer, sqlstate
+from baukit_sync.errors import InvalidArgumentError
+from baukit_sync.transaction import (
+    LOCK_NOT_AVAILABLE,
+    check_integer,
+    execute,
+    rest,
+    set_lock_timeout,
+    sqlstate,
+)
 
 logger = logging.getLogger("baukit_sync.backfill")
 
@@ -23,16 +29,11 @@ MAX_BATCH = 100_000
 
 _LONGEST = timedelta(minutes=10)
 _NO_OWNER = "23503"
-_LOCKED = "55P03"
-_READ_ONLY = "25006"
-
-_SLEEP = sa.select(sa.func.pg_sleep(sa.bindparam("seconds", type_=sa.Double)))
-_LOCK_TIMEOUT = sa.select(sa.func.set_config("lock_timeout", sa.bindparam("timeout"), sa.true()))
 
 
 def backfill_revisions(
     engine: Engine,
-    model: type[Any] | sa.Table,
+    model: type[Any] | Table,
     *,
     limit: int = 1_000,
     lock_wait: timedelta = timedelta(seconds=5),
@@ -71,13 +72,8 @@ def backfill_revisions(
     started = datetime.now(UTC)
     with engine.connect().execution_options(isolation_level="READ COMMITTED") as connection:
         run = _Run(connection, statements, limit, pause, on_batch)
-        try:
-            run.stamp_all(lock_wait)
-            left = run.left()
-        except DBAPIError as error:
-            if sqlstate(error) == _READ_ONLY:
-                raise PrimaryRequiredError from error
-            raise
+        run.stamp_all(lock_wait)
+        left = run.left()
     report = BackfillReport(
         table=statements.table.fullname,
         stamped=run.stamped,
@@ -124,7 +120,7 @@ class _Run:
     def left(self) -> int:
         """Count the rows without a revision, up to a bound."""
         with self._connection.begin():
-            left: int = self._connection.execute(self._statements.left).scalar_one()
+            left: int = execute(self._connection, self._statements.left).scalar_one()
         return left
 
     def _pages(self) -> Iterator[list[tuple[Any, int]]]:
@@ -132,7 +128,7 @@ class _Run:
         statement, bounds = self._statements.first_owners, {"limit": self._limit}
         while True:
             with self._connection.begin():
-                rows = self._connection.execute(statement, bounds).all()
+                rows = execute(self._connection, statement, bounds).all()
             if rows:
                 yield [(row.owner_id, row.unstamped) for row in rows]
             if len(rows) < OWNERS_PAGE:
@@ -146,11 +142,11 @@ class _Run:
         """Create the counters that are missing; where one cannot be, or not now, find out whose."""
         try:
             with self._connection.begin():
-                self._connection.execute(_LOCK_TIMEOUT, {"timeout": "100ms"})
-                added = self._connection.execute(self._statements.ensure, {"owners": list(owners)}).all()
+                set_lock_timeout(self._connection, 0.1)
+                added = execute(self._connection, self._statements.ensure, {"owners": list(owners)}).all()
             self.counters += len(added)
         except DBAPIError as error:
-            if sqlstate(error) not in {_NO_OWNER, _LOCKED}:
+            if sqlstate(error) not in {_NO_OWNER, LOCK_NOT_AVAILABLE}:
                 raise
             if len(owners) == 1:
                 if sqlstate(error) == _NO_OWNER:
@@ -167,9 +163,11 @@ class _Run:
         while owners:
             with self._connection.begin():
                 locked = self._lock(owners, None if wait is None else deadline - time.monotonic())
-                busy = [owner for owner in owners if owner not in locked]
+                busy += [owner for owner in owners if owner not in locked]
                 bounds = {"owners": list(locked), "limit": self._limit}
-                stamped = sum(row.stamped for row in self._connection.execute(self._statements.stamp, bounds))
+                stamped = sum(
+                    row.stamped for row in execute(self._connection, self._statements.stamp, bounds)
+                )
             if stamped:
                 self.stamped += stamped
                 self.batches += 1
@@ -177,7 +175,7 @@ class _Run:
                     self._on_batch(BackfillProgress(stamped, self.stamped))
                 if self._pause:
                     with self._connection.begin():
-                        self._connection.execute(_SLEEP, {"seconds": self._pause})
+                        rest(self._connection, self._pause)
             if stamped < self._limit:
                 break
             owners = list(locked)
@@ -186,15 +184,15 @@ class _Run:
     def _lock(self, owners: Sequence[Any], seconds: float | None) -> list[Any]:
         """Lock counters in the order of owners; wait for them, if at all, no longer than so many seconds."""
         if seconds is None:
-            return list(self._connection.execute(self._statements.lock, {"owners": list(owners)}).scalars())
-        self._connection.execute(_LOCK_TIMEOUT, {"timeout": f"{max(1, int(seconds * 1000))}ms"})
+            return list(execute(self._connection, self._statements.lock, {"owners": list(owners)}).scalars())
+        set_lock_timeout(self._connection, seconds)
         try:
             with self._connection.begin_nested():
                 return list(
-                    self._connection.execute(self._statements.wait, {"owners": list(owners)}).scalars()
+                    execute(self._connection, self._statements.wait, {"owners": list(owners)}).scalars()
                 )
         except DBAPIError as error:
-            if sqlstate(error) != _LOCKED:
+            if sqlstate(error) != LOCK_NOT_AVAILABLE:
                 raise
             return []
 

@@ -16,10 +16,10 @@ from baukit_sync.purge.batch import BEGINNING, packs
 from baukit_sync.purge.batches import Batches, Isolated, Key, ManyOwners, OneOwner, Purged
 from baukit_sync.purge.keys import names
 from baukit_sync.purge.report import PROBE_LIMIT, PurgedTable, PurgeUnfinished, Tally
-from baukit_sync.purge.run import REFERENCED, PurgeRun, set_lock_timeout
+from baukit_sync.purge.run import REFERENCED, PurgeRun
 from baukit_sync.purge.scans import SCAN_PAGE
 from baukit_sync.purge.table import KnownTable
-from baukit_sync.transaction import sqlstate
+from baukit_sync.transaction import set_lock_timeout, sqlstate
 
 _NO_BOUND = 2**62
 

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from baukit_sync.errors import PrimaryRequiredError
 from baukit_sync.purge.report import PurgeProgress, PurgeUnfinished, Tally
-from baukit_sync.transaction import sqlstate
+from baukit_sync.transaction import LOCK_NOT_AVAILABLE, READ_ONLY, rest, sqlstate
 
 logger = logging.getLogger("baukit_sync.purge")
 
@@ -24,22 +24,13 @@ T = TypeVar("T")
 REFERENCED = frozenset({"23503", "23001"})
 """A foreign key still needs a row: NO ACTION, and since PostgreSQL 18 RESTRICT."""
 
-_LOCK_LOST = frozenset({"40001", "40P01", "55P03"})
-_READ_ONLY = "25006"
+_LOCK_LOST = frozenset({"40001", "40P01", LOCK_NOT_AVAILABLE})
 
 _DEFAULT_ISOLATION = sa.select(sa.func.current_setting("default_transaction_isolation"))
 
 
 CHECK_AT_ONCE = sa.text("SET CONSTRAINTS ALL IMMEDIATE")
 """A deferred foreign key would be checked at the commit, where no savepoint is left."""
-
-_SLEEP = sa.select(sa.func.pg_sleep(sa.bindparam("seconds", type_=sa.Double)))
-_LOCK_TIMEOUT = sa.select(sa.func.set_config("lock_timeout", sa.bindparam("timeout"), sa.true()))
-
-
-def set_lock_timeout(connection: Connection, seconds: float) -> None:
-    """Let this transaction wait so long for each lock."""
-    connection.execute(_LOCK_TIMEOUT, {"timeout": f"{max(1, int(seconds * 1000))}ms"})
 
 
 class PurgeRun:
@@ -104,8 +95,8 @@ class PurgeRun:
             if self._on_batch is not None:
                 self._on_batch(PurgeProgress(tally.name, deleted, self._deleted))
             if self._pause:
-                # The server sleeps: here it would stop an event loop.
-                self.execute(_SLEEP, {"seconds": self._pause})
+                with self.transaction() as connection:
+                    rest(connection, self._pause)
 
     def close(self) -> None:
         """Give the connection back."""
@@ -158,7 +149,7 @@ class PurgeRun:
             except DBAPIError as error:
                 state = sqlstate(error) or ""
                 self._recover(error)
-                if state == _READ_ONLY:
+                if state == READ_ONLY:
                     raise PrimaryRequiredError from error
                 is_lost = error.connection_invalidated or (state[:2] in {"08", "57"} and state != "57014")
                 if (state not in _LOCK_LOST and not is_lost) or (or_raise and not left):

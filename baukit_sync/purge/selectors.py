@@ -15,10 +15,10 @@ from sqlalchemy.exc import IntegrityError
 from baukit_sync.purge.batch import Tombstone, remove, select_batch
 from baukit_sync.purge.isolate import remove_what_may_go
 from baukit_sync.purge.report import PurgedTable, PurgeUnfinished, Tally
-from baukit_sync.purge.run import CHECK_AT_ONCE, REFERENCED, PurgeRun, set_lock_timeout
+from baukit_sync.purge.run import CHECK_AT_ONCE, REFERENCED, PurgeRun
 from baukit_sync.purge.table import TombstoneTable
 from baukit_sync.schema import counters
-from baukit_sync.transaction import sqlstate
+from baukit_sync.transaction import set_lock_timeout, sqlstate
 
 _HAVE_COUNTERS = sa.select(counters.c.owner_id).where(
     counters.c.owner_id == sa.func.any(sa.bindparam("owners"))

@@ -175,6 +175,30 @@ def test_rows_that_are_added_meanwhile_do_not_make_a_batch_larger(db: Database, 
     assert report.complete
 
 
+def test_a_busy_owner_is_not_forgotten_when_another_grows(db: Database, admin: Admin) -> None:
+    """The second batch finds nobody busy, and whom the first one left is still tried again at the end."""
+    busy, grows = new_user(admin), new_user(admin)
+    for user in (busy, grows):
+        admin.sql("INSERT INTO sync_revisions VALUES (:user)", user=user)
+        add(admin, user, 2)
+    with admin.engine.execution_options(isolation_level="READ COMMITTED").connect() as holder:
+        holder.execute(
+            sa.text("SELECT FROM sync_revisions WHERE owner_id = :user FOR UPDATE"), {"user": busy}
+        )
+
+        def add_more(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+            if "UPDATE tasks" in statement and not added:
+                added.append(statement)
+                add(admin, grows, 3)
+
+        added: list[str] = []
+        event.listen(db.sync_engine, "before_cursor_execute", add_more)
+        report = backfill(db, limit=4, on_batch=lambda _: holder.rollback(), lock_wait=timedelta(seconds=5))
+
+    assert report.complete
+    assert 7 == report.stamped
+
+
 def test_an_interrupted_run_goes_on_where_it_stopped(db: Database, admin: Admin) -> None:
     """What was committed stays."""
     user = new_user(admin)
