@@ -76,7 +76,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--large", action="store_true", help="also 5 million live rows, and the neighbours")
+    parser.add_argument("--quick", action="store_true", help="without the 5 million rows and the neighbours")
     parser.add_argument("--purge", metavar="URL", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.purge:
@@ -91,10 +91,10 @@ def main() -> None:
             ("sparse, 50,000 owners x 2", 50_000, 2, False),
         ):
             compare(engine, arguments.rounds, name, owners, each, burst=burst)
-        if arguments.large:
+        if not arguments.quick:
             growth(engine)
         engine.dispose()
-    if arguments.large:
+    if not arguments.quick:
         for fsync, disk in (("on", "commits wait for the disk"), ("off", "no commit waits for the disk")):
             with embedded.server(settings={"fsync": fsync, "max_wal_size": "8GB"}) as url:
                 engine = sa.create_engine(url)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from uuid import UUID, uuid4
 
 import pytest
@@ -15,8 +13,6 @@ from sqlalchemy.orm import Session
 
 import baukit_sync
 from tests.support import product, servers, ways
-
-_serial = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
@@ -32,27 +28,17 @@ def server_admin(server_url: sa.URL) -> ways.Admin:
     return ways.Admin(server_url)
 
 
-@contextmanager
-def _database(server_url: sa.URL, server_admin: ways.Admin) -> Iterator[sa.URL]:
-    name = f"baukit_test_{next(_serial)}_{uuid4().hex[:8]}"
-    server_admin.sql(f"CREATE DATABASE {name} TEMPLATE template0")
-    # A lock that is not released turns into a failed test, not into a test that hangs.
-    server_admin.sql(f"ALTER DATABASE {name} SET lock_timeout = '15s'")
-    yield server_url.set(database=name)
-    server_admin.sql(f"DROP DATABASE {name} WITH (FORCE)")
-
-
 @pytest.fixture
 def empty_database_url(server_url: sa.URL, server_admin: ways.Admin) -> Iterator[sa.URL]:
     """A database without tables, for one test."""
-    with _database(server_url, server_admin) as url:
+    with ways.temporary_database(server_url, server_admin) as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def product_database_url(server_url: sa.URL, server_admin: ways.Admin) -> Iterator[sa.URL]:
     """A database with the product's tables, which the tests use one after the other."""
-    with _database(server_url, server_admin) as url:
+    with ways.temporary_database(server_url, server_admin) as url:
         product.create_tables(sa.create_engine(url, poolclass=sa.NullPool))
         yield url
 

@@ -15,7 +15,7 @@ from baukit_sync.purge.one_owner import OneOwnerStatements
 from baukit_sync.purge.shape import Shape, shape_of
 from baukit_sync.purge.statements import Statements
 
-Reference: TypeAlias = "InstrumentedAttribute[Any] | sa.Column[Any]"
+Reference: TypeAlias = "InstrumentedAttribute[Any] | sa.ColumnElement[Any]"
 """A relationship, or a column of a foreign key."""
 
 

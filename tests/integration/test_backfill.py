@@ -22,7 +22,7 @@ from baukit_sync import (
     sync_indexes,
 )
 from tests.support.threads import together
-from tests.support.ways import WAYS, Admin, Database
+from tests.support.ways import WAYS, Admin, Database, product_database
 
 NO_WAIT = timedelta()
 
@@ -54,10 +54,8 @@ def db(
     request: pytest.FixtureRequest, empty_database_url: sa.URL, portal: BlockingPortal
 ) -> Iterator[Database]:
     """A database with the product's tables, in each of the three ways."""
-    Base.metadata.create_all(sa.create_engine(empty_database_url, poolclass=sa.NullPool))
-    database = Database(request.param, empty_database_url, portal)
-    yield database
-    database.dispose()
+    with product_database(request.param, empty_database_url, portal, Base.metadata) as database:
+        yield database
 
 
 @pytest.fixture
@@ -91,8 +89,7 @@ def add(admin: Admin, user: UUID | None, rows: int, revision: int | None = None)
 
 def backfill(db: Database, model: Any = Task, **options: Any) -> BackfillReport:
     """Run the backfill on the engine."""
-    function = db._kit.backfill_revisions
-    report: BackfillReport = db.call(function, db.engine, model, **{"lock_wait": NO_WAIT, **options})
+    report: BackfillReport = db.on_engine("backfill_revisions", model, **{"lock_wait": NO_WAIT, **options})
     return report
 
 

@@ -8,10 +8,12 @@ so concurrency tests use plain threads and barriers in every way.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
+from uuid import uuid4
 
 import sqlalchemy as sa
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -172,9 +174,15 @@ class Database:
         sessions = factory(engine, expire_on_commit=True)
         return sessions() if handle == "session" else scoped(sessions, scopefunc=lambda: None)
 
-    def purge(self, tables: Sequence[baukit_sync.TombstoneTable], cutoff: Any, limit: int) -> Any:
+    def purge(
+        self, tables: Sequence[baukit_sync.TombstoneTable], cutoff: Any, limit: int, **options: Any
+    ) -> Any:
         """Call ``purge_tombstones`` on the engine."""
-        return self.call(self._kit.purge_tombstones, self.engine, tables, cutoff, limit)
+        return self.on_engine("purge_tombstones", tables, cutoff, limit, **options)
+
+    def on_engine(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the kit's function of that name on the engine."""
+        return self.call(getattr(self._kit, name), self.engine, *args, **kwargs)
 
     @contextmanager
     def statements(self) -> Iterator[list[str]]:
@@ -243,3 +251,32 @@ class Admin:
 def portal() -> AbstractContextManager[BlockingPortal]:
     """Run an event loop in a thread of its own."""
     return start_blocking_portal("asyncio")
+
+
+_serial = itertools.count(1)
+
+
+@contextmanager
+def temporary_database(server_url: sa.URL, server_admin: Admin) -> Iterator[sa.URL]:
+    """Create a database without tables, and drop it at the end."""
+    name = f"baukit_test_{next(_serial)}_{uuid4().hex[:8]}"
+    server_admin.sql(f"CREATE DATABASE {name} TEMPLATE template0")
+    # A lock that is not released turns into a failed test, not into a test that hangs.
+    server_admin.sql(f"ALTER DATABASE {name} SET lock_timeout = '15s'")
+    yield server_url.set(database=name)
+    server_admin.sql(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@contextmanager
+def product_database(
+    way: str, url: sa.URL, portal: BlockingPortal, metadata: sa.MetaData
+) -> Iterator[Database]:
+    """Create a product's schemas and tables in an empty database, and reach it in one of the ways."""
+    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    with engine.begin() as connection:
+        for schema in sorted({table.schema for table in metadata.tables.values() if table.schema}):
+            connection.execute(sa.schema.CreateSchema(schema))
+        metadata.create_all(connection)
+    database = Database(way, url, portal)
+    yield database
+    database.dispose()

@@ -148,6 +148,23 @@ def purges(session: Session, engine: sa.Engine) -> None:
     report = sync.purge_tombstones(engine, (NOTES,), CUTOFF, 100)
     assert_type([(table.name, table.deleted) for table in report.tables], list[tuple[str, int]])
     sync.purge_tombstone_batch(session, NOTES, "yesterday", 100)  # type: ignore[arg-type]
+    known = sync.TombstoneTable.for_model(Note, owner_via=Note.owner_id, children=[Note.__table__.c.owner_id])
+    assert_type(known, sync.TombstoneTable)
+    sync.TombstoneTable.for_model("notes")  # type: ignore[arg-type]
+    bounded = sync.purge_tombstones(
+        engine, [known], CUTOFF, 100, busy_wait=timedelta(seconds=1), max_rows=5, on_batch=print
+    )
+    assert_type(bounded.unfinished, tuple[sync.PurgeUnfinished, ...])
+    assert_type(bounded.tables[0].expired_left, int | None)
+    sync.purge_tombstones(engine, [known], CUTOFF, 100, time_budget=5)  # type: ignore[arg-type]
+
+
+def backfills(engine: sa.Engine) -> None:
+    """Rows that are there already."""
+    report = sync.backfill_revisions(engine, Note, limit=100)
+    assert_type(report, sync.BackfillReport)
+    assert_type(report.complete, bool)
+    sync.backfill_revisions(engine, "notes")  # type: ignore[arg-type]
 
 
 def writes(session: Session, connection: sa.Connection) -> None:

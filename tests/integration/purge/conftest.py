@@ -9,20 +9,15 @@ import pytest
 import sqlalchemy as sa
 
 from tests.integration.purge.models import Base
-from tests.support.ways import Admin
+from tests.support.ways import Admin, temporary_database
 
 
 @pytest.fixture(scope="session")
 def purge_database_url(server_url: sa.URL, server_admin: Admin) -> Iterator[sa.URL]:
     """A database with these tables, which the tests use one after the other."""
-    name = f"baukit_purge_{uuid4().hex[:8]}"
-    server_admin.sql(f"CREATE DATABASE {name} TEMPLATE template0")
-    # A lock that is not released turns into a failed test, not into a test that hangs.
-    server_admin.sql(f"ALTER DATABASE {name} SET lock_timeout = '15s'")
-    url = server_url.set(database=name)
-    Base.metadata.create_all(sa.create_engine(url, poolclass=sa.NullPool))
-    yield url
-    server_admin.sql(f"DROP DATABASE {name} WITH (FORCE)")
+    with temporary_database(server_url, server_admin) as url:
+        Base.metadata.create_all(sa.create_engine(url, poolclass=sa.NullPool))
+        yield url
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from baukit_sync import (
     sync_indexes,
 )
 from tests.support.product import CUTOFF, EXPIRED, RECENT
-from tests.support.ways import WAYS, Admin, Database, Unit
+from tests.support.ways import WAYS, Admin, Database, Unit, product_database
 
 
 class Base(DeclarativeBase):
@@ -131,13 +131,8 @@ def db(
     request: pytest.FixtureRequest, empty_database_url: sa.URL, portal: BlockingPortal
 ) -> Iterator[Database]:
     """A database with the product's tables, in each of the three ways."""
-    engine = sa.create_engine(empty_database_url, poolclass=sa.NullPool)
-    with engine.begin() as connection:
-        connection.execute(sa.schema.CreateSchema("Our Own"))
-        Base.metadata.create_all(connection)
-    database = Database(request.param, empty_database_url, portal)
-    yield database
-    database.dispose()
+    with product_database(request.param, empty_database_url, portal, Base.metadata) as database:
+        yield database
 
 
 @pytest.fixture
@@ -181,8 +176,7 @@ def write(db: Database, owner: UUID, *deleted_at: datetime | None) -> None:
 
 def purge(db: Database, *tables: TombstoneTable, limit: int = 10, **options: Any) -> PurgeReport:
     """Run a purge, of the folders by default."""
-    engine_purge = db._kit.purge_tombstones
-    report: PurgeReport = db.call(engine_purge, db.engine, tables or (FOLDERS,), CUTOFF, limit, **options)
+    report: PurgeReport = db.purge(tables or (FOLDERS,), CUTOFF, limit, **options)
     return report
 
 

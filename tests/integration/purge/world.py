@@ -27,7 +27,7 @@ def purge(
     db: Database, *tables: TombstoneTable, limit: int = 100, cutoff: datetime = CUTOFF, **options: Any
 ) -> PurgeReport:
     """Run a purge."""
-    report: PurgeReport = db.call(db._kit.purge_tombstones, db.engine, tables, cutoff, limit, **options)
+    report: PurgeReport = db.purge(tables, cutoff, limit, **options)
     return report
 
 

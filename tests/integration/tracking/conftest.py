@@ -15,7 +15,7 @@ from baukit_sync import ensure_owner, track
 from tests.integration.tracking.models import Base, User
 from tests.integration.tracking.store import Store
 from tests.integration.tracking.world import World, populate
-from tests.support.ways import WAYS, Admin
+from tests.support.ways import WAYS, Admin, temporary_database
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -32,14 +32,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 @pytest.fixture(scope="session")
 def tracking_database_url(server_url: sa.URL, server_admin: Admin) -> Iterator[sa.URL]:
     """A database with the tables of this folder's models, which its tests use one after the other."""
-    name = f"baukit_tracking_{uuid4().hex[:8]}"
-    server_admin.sql(f"CREATE DATABASE {name} TEMPLATE template0")
-    # A lock that is not released turns into a failed test, not into a test that hangs.
-    server_admin.sql(f"ALTER DATABASE {name} SET lock_timeout = '15s'")
-    url = server_url.set(database=name)
-    Base.metadata.create_all(sa.create_engine(url, poolclass=sa.NullPool))
-    yield url
-    server_admin.sql(f"DROP DATABASE {name} WITH (FORCE)")
+    with temporary_database(server_url, server_admin) as url:
+        Base.metadata.create_all(sa.create_engine(url, poolclass=sa.NullPool))
+        yield url
 
 
 @pytest.fixture
