@@ -6,10 +6,10 @@ A package, so that the entry point can be imported without the extra ``cli`` and
 
 from __future__ import annotations
 
-import signal
 import sys
 from typing import NoReturn
 
+from baukit_sync.cli.signals import exit_on_signals
 from baukit_sync.errors import EmbeddedServerError, InvalidArgumentError, MissingExtraError
 
 __all__ = ["main"]
@@ -21,9 +21,7 @@ def main() -> NoReturn:
     The status is 0 when all is fine, 1 when a check failed, and 2 when the command could not run. After
     SIGINT (Ctrl-C) or SIGTERM it is 128 plus the signal's number.
     """
-    # An exit, unlike the default of SIGTERM, lets whoever has something to put away do so.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda received, _frame: sys.exit(128 + received))
+    exit_on_signals()
     try:
         _run()
     except (EmbeddedServerError, InvalidArgumentError, MissingExtraError) as error:

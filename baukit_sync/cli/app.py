@@ -11,6 +11,7 @@ from sqlalchemy import URL
 
 from baukit_sync.cli import doctor, sql
 from baukit_sync.cli.database import database_url
+from baukit_sync.cli.signals import deferred_exit
 
 app = typer.Typer(
     name="baukit-sync",
@@ -74,7 +75,9 @@ def demo(
     from baukit_sync.demo.show import Screen  # noqa: PLC0415
 
     try:
-        report = play(url, rows=rows, audience=Audience() if as_json else Screen())
+        with deferred_exit() as checkpoint:
+            audience = Audience() if as_json else Screen()
+            report = play(url, rows=rows, audience=audience, checkpoint=checkpoint)
     except UnusableDatabaseError as error:
         typer.echo(f"baukit-sync: {error}", err=True)
         raise typer.Exit(2) from None

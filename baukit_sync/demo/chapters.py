@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import perf_counter
 
 from sqlalchemy import URL
@@ -17,7 +17,14 @@ from baukit_sync.demo.verify import verdict
 from baukit_sync.demo.witness import ViolationError
 
 
-def play(url: URL | None = None, *, owners: int = 10, rows: int = 1_000, audience: Audience) -> Report:
+def play(
+    url: URL | None = None,
+    *,
+    owners: int = 10,
+    rows: int = 1_000,
+    audience: Audience,
+    checkpoint: Callable[[], None] = lambda: None,
+) -> Report:
     """Play the story and check what it leaves behind.
 
     Args:
@@ -25,6 +32,7 @@ def play(url: URL | None = None, *, owners: int = 10, rows: int = 1_000, audienc
         owners: How many owners write in the last chapter.
         rows: How many edits are made for each of them.
         audience: Whom it is told.
+        checkpoint: Called before every request and chapter, by any thread; what it raises ends the story.
 
     Returns:
         The report. A violated invariant ends the story and stands in the report; it does not raise.
@@ -40,9 +48,10 @@ def play(url: URL | None = None, *, owners: int = 10, rows: int = 1_000, audienc
     began = perf_counter()
     try:
         with own_schema(url, connections=THREADS + 4) as place:
-            story = Story(place)
+            story = Story(place, checkpoint)
             load = Load(story, audience, owners=owners, rows=rows)
             for number, (title, steps) in enumerate(_chapters(story, load), 1):
+                checkpoint()
                 _tell(Chapter(number, title), steps, report, audience)
         report.verified = True
     except (ViolationError, ProtocolError) as error:

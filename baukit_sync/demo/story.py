@@ -47,11 +47,11 @@ class Clock:
 class Story:
     """What the chapters share."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, checkpoint: Callable[[], None]) -> None:
         self.place = place
         self.clock = Clock()
         self.witness = Witness(place.engine)
-        self.api = WatchedApi(place.engine, self.clock.now, self.witness)
+        self.api = WatchedApi(place.engine, self.clock.now, self.witness, checkpoint)
         with Session(place.engine) as session, session.begin():
             self.ada = product.sign_up(session)
         self.phone = self._device("phone", timedelta(minutes=3))

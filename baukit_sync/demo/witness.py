@@ -19,7 +19,7 @@ from sqlalchemy import Engine
 from baukit_sync import FixedUtcSlot, PurgeReport
 from baukit_sync.demo import product
 from baukit_sync.demo.api import Answer, Api
-from baukit_sync.demo.messages import Push, Pushed
+from baukit_sync.demo.messages import Pull, Push, Pushed
 from baukit_sync.wire import ResyncRequired
 
 _ROWS = sa.text(
@@ -175,12 +175,25 @@ class Witness:
 class WatchedApi(Api):
     """The product's endpoints, with the witness beside them."""
 
-    def __init__(self, engine: Engine, now: Callable[[], datetime], witness: Witness) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        now: Callable[[], datetime],
+        witness: Witness,
+        checkpoint: Callable[[], None],
+    ) -> None:
         super().__init__(engine, now)
         self._witness = witness
+        self._checkpoint = checkpoint
+
+    def pull(self, owner_id: UUID, request: Pull) -> Answer:
+        """Pull, unless the story is to end."""
+        self._checkpoint()
+        return super().pull(owner_id, request)
 
     def push(self, owner_id: UUID, body: str) -> Answer:
-        """Push, and let the witness see it."""
+        """Push, unless the story is to end, and let the witness see it."""
+        self._checkpoint()
         answer = super().push(owner_id, body)
         if answer.status == 200:
             pushed = Pushed.model_validate_json(answer.body)

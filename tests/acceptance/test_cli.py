@@ -223,6 +223,25 @@ def test_ctrl_c_ends_the_demo_and_its_server(chapter: str) -> None:
     assert seconds < 10
 
 
+CTRL_C_IN_A_FLUSH = """
+import os, signal, sys
+from sqlalchemy import event
+from sqlalchemy.orm import Session
+
+@event.listens_for(Session, "before_flush", once=True)
+def in_the_middle(session, *_):
+    os.kill(os.getpid(), signal.SIGINT)
+    event.listen(session, "after_commit", lambda _: sys.stderr.write("committed"), once=True)
+"""
+
+
+def test_ctrl_c_waits_for_the_end_of_a_request(at: list[str]) -> None:
+    """A flush that was left in the middle would drop its objects with tracebacks, now and then."""
+    result = run(*SMALL, *at, code=CTRL_C_IN_A_FLUSH)
+
+    assert (130, "committed") == (result.returncode, result.stderr)
+
+
 @pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_demo_and_drops_its_schema(
     number: int, expected: int, database_url: sa.URL, admin: Admin
