@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import select
 import statistics
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from uuid import UUID
 
+import psycopg
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session
 
@@ -189,7 +191,13 @@ def growth(engine: sa.Engine) -> None:
 
 
 def neighbours(engine: sa.Engine, disk: str) -> None:
-    """Print what a pull and a write of another owner take while another process purges, and without it."""
+    """Print what a pull and a write of another owner take while another process purges, and without it.
+
+    By turns of 50,000 rows each, so that both sides meet the same disk, and with a processor for either: two
+    that share one wait for each other in the scheduler, whatever they do in the database.
+    """
+    if not own_processor(engine, 0):
+        print("the purge and its neighbour share processors here: what follows is the scheduler's doing, too")
     ratios, latencies = [], []
     for _ in range(3):
         fill(engine, owners=2_000, tombstones=500, live=10)
@@ -197,24 +205,43 @@ def neighbours(engine: sa.Engine, disk: str) -> None:
             owner: UUID = connection.execute(
                 sa.text("INSERT INTO sync_revisions VALUES (gen_random_uuid(), 0) RETURNING owner_id")
             ).scalar_one()
-        quiet = [pull_and_write(engine, owner) for _ in range(3_000)]
-        purging = subprocess.Popen(
-            [sys.executable, __file__, "--purge", engine.url.render_as_string(hide_password=False)],
-            stdout=subprocess.PIPE,
-        )
-        assert purging.stdout is not None
-        purging.stdout.readline()
-        busy = []
-        while purging.poll() is None:
-            busy.append(pull_and_write(engine, owner))
+        quiet, busy = list[float](), list[float]()
+        command = [sys.executable, __file__, "--purge", engine.url.render_as_string(hide_password=False)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as purging:
+            assert purging.stdin is not None
+            assert purging.stdout is not None
+            purging.stdout.readline()
+            while True:
+                purging.stdin.write("go on\n")
+                purging.stdin.flush()
+                turn = list[float]()
+                while not select.select([purging.stdout], [], [], 0)[0]:
+                    turn.append(pull_and_write(engine, owner))
+                if purging.stdout.readline() == "nothing left\n":
+                    break
+                busy += turn
+                quiet += [pull_and_write(engine, owner) for _ in turn]
+            purging.stdin.close()
         latencies.append(p99(busy))
         ratios.append(p99(busy) / p99(quiet))
     print(
         f"a pull and a write of another owner while it runs, {disk}:"
         f" p99 {statistics.median(latencies) * 1e3:.2f} ms,"
-        f" {statistics.median(ratios):.2f}x of without ({min(ratios):.2f}-{max(ratios):.2f};"
-        f" {os.cpu_count()} processors for two clients and two backends)"
+        f" {statistics.median(ratios):.2f}x of without ({min(ratios):.2f}-{max(ratios):.2f})"
     )
+
+
+def own_processor(engine: sa.Engine, number: int) -> bool:
+    """Keep this process and its connections' backends on one processor; return whether the system can."""
+    if not hasattr(os, "sched_setaffinity") or (os.cpu_count() or 1) < 2:
+        return False
+    os.sched_setaffinity(0, {number})
+
+    @sa.event.listens_for(engine, "connect")
+    def _stay(connection: psycopg.Connection, _record: object) -> None:
+        os.sched_setaffinity(connection.info.backend_pid, {number})
+
+    return True
 
 
 def pull_and_write(engine: sa.Engine, owner: UUID) -> float:
@@ -232,11 +259,14 @@ def p99(seconds: list[float]) -> float:
 
 
 def purge_all(url: str) -> None:
-    """Purge in a process of its own, from the moment it says so."""
+    """Purge in a process of its own, 50,000 rows whenever it is told to."""
     engine = sa.create_engine(url)
+    own_processor(engine, 1)
     with engine.connect():
-        print("purging", flush=True)
-    purge_tombstones(engine, [NOTES], CUTOFF, LIMIT)
+        print("ready", flush=True)
+    for _ in sys.stdin:
+        deleted = purge_tombstones(engine, [NOTES], CUTOFF, LIMIT, max_rows=50_000).deleted
+        print("purged" if deleted else "nothing left", flush=True)
 
 
 if __name__ == "__main__":
