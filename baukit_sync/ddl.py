@@ -21,6 +21,9 @@ from sqlalchemy.exc import CompileError
 from sqlalchemy.types import TypeEngine, to_instance
 
 from baukit_sync.errors import InvalidArgumentError
+from baukit_sync.names import column_of, dollar_quoted
+from baukit_sync.names import in_schema as _in
+from baukit_sync.names import quoted as _name
 
 _Type: TypeAlias = "TypeEngine[Any] | type[TypeEngine[Any]]"
 
@@ -223,14 +226,7 @@ def _rename_constraints(alter: str, old: str, new: str) -> list[str]:
 def _unless(condition: str, statement: str) -> str:
     """Run a statement that has no ``IF EXISTS``, unless PostgreSQL's error says that there is no need."""
     body = f"BEGIN {statement}; EXCEPTION WHEN {condition} THEN NULL; END"
-    quote = "$sync$"
-    while quote in body:
-        quote = f"{quote[:-1]}_$"
-    return f"DO {quote} {body} {quote}"
-
-
-def _in(schema: str | None) -> str:
-    return "" if schema is None else f"{_name('schema', schema)}."
+    return f"DO {dollar_quoted(f' {body} ')}"
 
 
 def _columns(columns: Sequence[str]) -> str:
@@ -244,25 +240,14 @@ def _indexes(table: str) -> list[str]:
     return [_name("table", f"{table}_{purpose}_idx") for purpose in ("sync", "tombstone")]
 
 
-def _name(argument: str, name: object, *, longest: int = 63) -> str:
-    """Quote a name, also where SQLAlchemy would not: its list of reserved words lacks some."""
-    if not isinstance(name, str) or "\0" in name or not 1 <= len(name.encode()) <= longest:
-        raise InvalidArgumentError(argument, f"a name of 1 to {longest} bytes, none of them zero")
-    return _dialect.identifier_preparer.quote_identifier(name)
-
-
 def _references(owner: object, ondelete: object) -> str:
-    """Return the foreign key's clause; ``owner`` is split as SQLAlchemy's ``ForeignKey`` splits it."""
+    """Return the foreign key's clause."""
     if ondelete not in {None, "CASCADE", "RESTRICT", "NO ACTION"}:
         raise InvalidArgumentError("ondelete", "CASCADE, RESTRICT, NO ACTION or None: a key has no null")
     if owner is None:
         return ""
-    parts = owner.split(".") if isinstance(owner, str) else []
-    if len(parts) < 2 or "" in parts:
-        raise InvalidArgumentError("owner", 'a table and its column, such as "users.id"')
-    *schema, table, column = parts
-    at = f"{_name('owner', '.'.join(schema))}." if schema else ""
-    clause = f"REFERENCES {at}{_name('owner', table)} ({_name('owner', column)})"
+    table, column = column_of("owner", owner)
+    clause = f"REFERENCES {table} ({column})"
     action = f" ON DELETE {ondelete}" if ondelete else ""
     return f"\n        CONSTRAINT sync_revisions_owner_id_fkey {clause}{action}"
 

@@ -16,7 +16,8 @@
         sync.drop_purge_horizons(op)
         sync.drop_revisions(op)
 
-Every function runs the statements that its namesake in :mod:`baukit_sync.ddl` returns, online or with
+Every function runs the statements that its namesake in :mod:`baukit_sync.ddl` or
+:mod:`baukit_sync.triggers` returns, online or with
 ``--sql``, in the migration's own transaction. None reads the database; running one twice is harmless. The
 kit ships no revisions, so your history keeps one head.
 
@@ -36,7 +37,7 @@ from typing import Any, Protocol, TypeAlias
 import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
 
-from baukit_sync import ddl
+from baukit_sync import ddl, triggers
 
 KIT_TABLES = frozenset({"sync_revisions", "sync_purge_horizons"})
 """The tables that the kit's migrations create."""
@@ -335,6 +336,149 @@ def drop_live_unique_index(op: Operations, name: str, *, schema: str | None = No
         InvalidArgumentError: A name cannot be used.
     """
     _run(op, ddl.drop_live_unique_index(name, schema=schema))
+
+
+def create_revisions_trigger(op: Operations, *, schema: str | None = None) -> None:
+    """Let the transaction remember which revisions it allocated: the guards of this schema need that.
+
+    A trigger on ``sync_revisions`` notes, when a counter is raised, its value before the transaction and now,
+    in settings that end with the transaction and that a savepoint takes back. They hold about 100,000 owners;
+    of more, a guard refuses the rows.
+
+    Locks ``sync_revisions`` against writers, not readers, until the migration ends.
+
+    Args:
+        op: ``alembic.op``.
+        schema: The schema of ``sync_revisions``.
+
+    Raises:
+        InvalidArgumentError: The schema's name cannot be used.
+    """
+    _run(op, triggers.create_revisions_trigger(schema=schema))
+
+
+def drop_revisions_trigger(op: Operations, *, schema: str | None = None) -> None:
+    """Drop it; first drop the guards, which refuse every write without it.
+
+    Locks ``sync_revisions`` against everybody until the migration ends.
+
+    Raises:
+        InvalidArgumentError: The schema's name cannot be used.
+    """
+    _run(op, triggers.drop_revisions_trigger(schema=schema))
+
+
+def create_guard_trigger(
+    op: Operations,
+    table: str,
+    *,
+    owner: str = "owner_id",
+    via: Sequence[tuple[str, str]] = (),
+    schema: str | None = None,
+    revisions_schema: str | None = None,
+) -> None:
+    """Let the database refuse writes to a table that its clients would not learn of, whoever makes them.
+
+    Refused, with SQLSTATE 23514 and the trigger's name as the constraint:
+
+    - an insert or update whose revision was not allocated for the row's owner in this transaction, or is
+      below the row's last one;
+    - an update that moves a row to another owner;
+    - the delete of a row that is not a tombstone at or below its owner's horizon, unless the owner has no
+      counter, or is being deleted;
+    - ``TRUNCATE``.
+
+    The kit's own writes, purge and backfill pass. It guards against accidents, not against a role that
+    disables triggers or writes the kit's settings. Needs :func:`create_revisions_trigger`. Stamp the rows
+    that exist first: see :func:`baukit_sync.backfill_revisions`. Not on Citus, which has no triggers on
+    distributed tables.
+
+    Locks the table against writers, not readers, until the migration ends.
+
+    Args:
+        op: ``alembic.op``.
+        table: The table's name, of at most 49 bytes. Partitioned tables are guarded with their partitions.
+        owner: The column that leads to the owner: the parent's key in a child without ``owner_id``.
+        via: The way from there to the owner, for such a child: for each parent its key and the column that
+            leads on. ``owner="list_id", via=[("lists.id", "owner_id")]``
+        schema: The table's schema.
+        revisions_schema: The schema of ``sync_revisions``, if it is another.
+
+    Raises:
+        InvalidArgumentError: A name cannot be used.
+    """
+    statements = triggers.create_guard_trigger(
+        table, owner=owner, via=via, schema=schema, revisions_schema=revisions_schema
+    )
+    _run(op, statements)
+
+
+def drop_guard_trigger(op: Operations, table: str, *, schema: str | None = None) -> None:
+    """Drop the guard; locks the table against everybody until the migration ends.
+
+    Raises:
+        InvalidArgumentError: A name cannot be used.
+    """
+    _run(op, triggers.drop_guard_trigger(table, schema=schema))
+
+
+def create_stamp_trigger(
+    op: Operations,
+    table: str,
+    *,
+    owner: str = "owner_id",
+    via: Sequence[tuple[str, str]] = (),
+    deletes_by: Sequence[str] = (),
+    schema: str | None = None,
+    revisions_schema: str | None = None,
+) -> None:
+    """Let the database stamp what is written to a table by those who cannot: other languages, SQL by hand.
+
+    An insert without a revision, and an update that leaves it as it is, get one of their owner's, and a new
+    ``updated_at`` unless the writer sets it. What the writer has stamped is left alone, so tracked sessions
+    work as before. Refused are an update that moves a row to another owner (23514) and a write for an owner
+    without a counter (23503).
+
+    With ``deletes_by``, a DELETE of a live row becomes a tombstone, and so do the rows that a foreign key
+    with ON DELETE CASCADE would delete with it, in tables that have this trigger. The statement counts no
+    rows then. Purges, erased owners and deletes by a foreign key happen as ever.
+
+    A writer's role needs UPDATE on ``sync_revisions``. Revisions are allocated one by one, and in growing
+    blocks when a transaction writes more: up to 999 of them may stay unused. Each waits for the counter, as
+    :func:`baukit_sync.next_revision` does.
+
+    Locks the table against writers, not readers, until the migration ends.
+
+    Args:
+        op: ``alembic.op``.
+        table: The table's name, of at most 49 bytes.
+        owner: As in :func:`create_guard_trigger`.
+        via: As there.
+        deletes_by: The columns of the primary key, to turn a DELETE into a tombstone.
+        schema: The table's schema.
+        revisions_schema: The schema of ``sync_revisions``, if it is another.
+
+    Raises:
+        InvalidArgumentError: A name cannot be used.
+    """
+    statements = triggers.create_stamp_trigger(
+        table,
+        owner=owner,
+        via=via,
+        deletes_by=deletes_by,
+        schema=schema,
+        revisions_schema=revisions_schema,
+    )
+    _run(op, statements)
+
+
+def drop_stamp_trigger(op: Operations, table: str, *, schema: str | None = None) -> None:
+    """Drop it; locks the table against everybody until the migration ends.
+
+    Raises:
+        InvalidArgumentError: A name cannot be used.
+    """
+    _run(op, triggers.drop_stamp_trigger(table, schema=schema))
 
 
 def include_object(mine: IncludeObject | None = None) -> IncludeObject:
