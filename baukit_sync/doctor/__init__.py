@@ -23,10 +23,11 @@ from baukit_sync.doctor.rows import examine_horizons, examine_rows
 from baukit_sync.doctor.server import autocommit, examine_server
 from baukit_sync.doctor.synced import SyncedTable, synced_table
 from baukit_sync.doctor.targets import Target, Targets, Wanted, targets_of
+from baukit_sync.doctor.triggers import State, TriggerState, examine_kit_triggers, trigger_states
 from baukit_sync.errors import UnsafeTransactionError
 from baukit_sync.transaction import check_integer
 
-__all__ = ["Finding", "Severity", "Target", "examine"]
+__all__ = ["Finding", "Severity", "State", "Target", "TriggerState", "examine", "trigger_states"]
 
 _FIVE = ["id", "owner_id", "updated_at", "deleted_at", "revision"]
 
@@ -168,6 +169,7 @@ def _examine_table(exam: Examination, wanted: Wanted, kit: Kit) -> None:
         ("check the columns", lambda: examine_columns(exam, table, kit)),
         ("check the foreign keys", lambda: examine_keys(exam, table)),
         ("check the triggers", lambda: examine_triggers(exam, table)),
+        ("check the kit's triggers", lambda: examine_kit_triggers(exam, table, kit)),
     ]
     for purpose, check in checks:
         exam.attempt(table.relation.label, purpose, check)

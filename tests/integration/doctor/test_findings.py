@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 import sqlalchemy as sa
 
+from baukit_sync import ddl, triggers
 from baukit_sync.doctor import Finding, Severity, examine
 from tests.support.product import Base
 from tests.support.ways import Admin
@@ -399,15 +400,64 @@ SETTINGS = [
     ),
 ]
 
-FAULTS = [*KIT, *COLUMNS, *INDEXES, *KEYS, *ROWS, *SETTINGS]
+GUARDED = ddl.script([*triggers.create_revisions_trigger(), *triggers.create_guard_trigger("notes")])
+
+TRIGGERS = [
+    Fault(
+        "trigger_missing",
+        ERROR,
+        "public.notes",
+        f"{GUARDED} DROP TRIGGER baukit_sync_guard_v1_delete ON notes",
+        fixable=False,
+    ),
+    Fault(
+        "trigger_missing",
+        ERROR,
+        "public.sync_revisions",
+        f"{GUARDED} DROP TRIGGER baukit_sync_allocated_v1 ON sync_revisions",
+        fixable=False,
+    ),
+    Fault(
+        "trigger_disabled",
+        WARNING,
+        "public.notes.baukit_sync_guard_v1",
+        f"{GUARDED} ALTER TABLE notes DISABLE TRIGGER baukit_sync_guard_v1",
+    ),
+    Fault(
+        "trigger_disabled",
+        WARNING,
+        "public.sync_revisions.baukit_sync_allocated_v1",
+        f"{GUARDED} ALTER TABLE sync_revisions ENABLE REPLICA TRIGGER baukit_sync_allocated_v1",
+    ),
+    Fault(
+        "trigger_changed",
+        WARNING,
+        "public.notes.guard",
+        f"{GUARDED} CREATE OR REPLACE FUNCTION notes_sync_guard_v1() RETURNS trigger LANGUAGE plpgsql"
+        " AS 'BEGIN RETURN NULL; END'",
+        fixable=False,
+    ),
+    Fault(
+        "trigger_outdated",
+        WARNING,
+        "public.notes.guard",
+        f"{GUARDED} DO $$ BEGIN EXECUTE (SELECT format('COMMENT ON FUNCTION %s() IS %L', oid::regproc,"
+        " replace(obj_description(oid, 'pg_proc'), 'guard_v1', 'guard_v0')) FROM pg_proc"
+        " WHERE proname = 'notes_sync_guard_v1'); END $$ -- as an older FUNCTION",
+        fixable=False,
+    ),
+]
+
+FAULTS = [*KIT, *COLUMNS, *INDEXES, *KEYS, *ROWS, *SETTINGS, *TRIGGERS]
 
 
 def break_it(outside: Admin, fault: Fault) -> None:
     """Do what the fault says, each statement in a transaction of its own, on one connection."""
     database = str(outside.engine.url.database)
     with outside.engine.connect() as connection:
+        driver = connection.connection.driver_connection
         for statement in _statements(fault.sql.replace("{database}", database)):
-            connection.exec_driver_sql(statement)
+            driver.execute(statement)
 
 
 def _statements(script: str) -> list[str]:

@@ -7,6 +7,8 @@ from uuid import UUID, uuid4
 
 import pytest
 import sqlalchemy as sa
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
 from anyio.from_thread import BlockingPortal
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
@@ -15,13 +17,14 @@ from baukit_sync import (
     SyncColumns,
     add_sync_tables,
     ensure_owner,
+    migrations,
     next_revision,
     next_revisions,
     sync_columns,
     sync_indexes,
     track,
 )
-from baukit_sync.doctor import Finding, Target, examine
+from baukit_sync.doctor import Finding, State, Target, TriggerState, examine, trigger_states
 from tests.support.product import OWNER_TYPES, Base, Item, Note, TodoList
 from tests.support.ways import WAYS, Admin, Database
 
@@ -268,18 +271,40 @@ def test_a_trigger_that_drops_nothing_is_no_finding(
     assert [] == examine(engine, Base)
 
 
-def test_the_kits_own_triggers_are_left_out(engine: sa.Engine, me: UUID) -> None:
-    """Their functions have a comment that says whose they are."""
+def test_the_kits_own_triggers_are_no_finding(engine: sa.Engine, me: UUID) -> None:
+    """All of them, on all tables: what drops a write there does so on purpose."""
     with engine.begin() as connection:
-        connection.exec_driver_sql(
-            "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
-        )
-        connection.exec_driver_sql("COMMENT ON FUNCTION f IS 'baukit-sync stamp'")
-        connection.exec_driver_sql(
-            "CREATE TRIGGER t BEFORE DELETE ON notes FOR EACH ROW EXECUTE FUNCTION f()"
-        )
+        op = Operations(MigrationContext.configure(connection))
+        migrations.create_revisions_trigger(op)
+        via = {"owner": "list_id", "via": [("lists.id", "owner_id")]}
+        for table, way in {"notes": {}, "lists": {}, "list_items": via}.items():
+            migrations.create_guard_trigger(op, table, **way)
+            migrations.create_stamp_trigger(op, table, deletes_by=["id"], **way)
 
     assert [] == examine(engine, Base)
+    with engine.connect() as connection:
+        states = trigger_states(connection)
+    assert {State.INSTALLED} == {state.state for state in states}
+    assert [
+        ("allocated", "sync_revisions"),
+        ("guard", "list_items"),
+        ("guard", "lists"),
+        ("guard", "notes"),
+        ("stamp", "list_items"),
+        ("stamp", "lists"),
+        ("stamp", "notes"),
+    ] == sorted((state.kind, state.table[1]) for state in states if state.table)
+
+
+def test_a_function_whose_triggers_are_gone_is_missing_them(engine: sa.Engine, me: UUID) -> None:
+    """It is listed without a table."""
+    with engine.begin() as connection:
+        migrations.create_stamp_trigger(Operations(MigrationContext.configure(connection)), "notes")
+        connection.exec_driver_sql("DROP TRIGGER baukit_sync_stamp_v1 ON notes")
+
+        states = trigger_states(connection)
+
+    assert [TriggerState("stamp", "stamp_v1", None, State.MISSING, ("baukit_sync_stamp_v1",))] == states
 
 
 class Models(DeclarativeBase):
