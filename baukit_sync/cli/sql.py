@@ -10,7 +10,7 @@ import sqlalchemy as sa
 import typer
 from sqlalchemy.types import TypeEngine
 
-from baukit_sync import ddl
+from baukit_sync import ddl, triggers
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -22,6 +22,20 @@ app = typer.Typer(
 Table: TypeAlias = Annotated[str, typer.Argument(help="The synced table.", show_default=False)]
 Schema: TypeAlias = Annotated[
     str | None, typer.Option(help="The tables' schema; without it search_path decides.", show_default=False)
+]
+Owner: TypeAlias = Annotated[
+    str, typer.Option(help="The column that leads to the owner: in a child without one, the parent's key.")
+]
+Via: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=COLUMN",
+        help="For such a child, a parent's key and the column that leads on: lists.id=owner_id.",
+        show_default=False,
+    ),
+]
+RevisionsSchema: TypeAlias = Annotated[
+    str | None, typer.Option(help="The schema of sync_revisions, if it is another.", show_default=False)
 ]
 
 
@@ -87,10 +101,7 @@ def drop_tables(*, schema: Schema = None) -> None:
 def create_indexes(
     table: Table,
     *,
-    owner: Annotated[
-        str,
-        typer.Option(help="The column that leads to the owner: in a child without one, the parent's key."),
-    ] = "owner_id",
+    owner: Owner = "owner_id",
     concurrently: Annotated[
         bool, typer.Option("--concurrently", help="Build beside writers; needs psql without -1.")
     ] = False,
@@ -108,6 +119,73 @@ def drop_indexes(table: Table, *, schema: Schema = None) -> None:
 
 
 @app.command()
+def create_revisions_trigger(*, schema: Schema = None) -> None:
+    """Let guards see what a transaction allocates: once, for all of them."""
+    _print(*triggers.create_revisions_trigger(schema=schema))
+
+
+@app.command()
+def drop_revisions_trigger(*, schema: Schema = None) -> None:
+    """Drop it, after the guards."""
+    _print(*triggers.drop_revisions_trigger(schema=schema))
+
+
+@app.command()
+def create_guard_trigger(
+    table: Table,
+    *,
+    owner: Owner = "owner_id",
+    via: Via = None,
+    schema: Schema = None,
+    revisions_schema: RevisionsSchema = None,
+) -> None:
+    """Refuse unstamped writes and hard deletes of a synced table."""
+    _print(
+        *triggers.create_guard_trigger(
+            table, owner=owner, via=_pairs(via), schema=schema, revisions_schema=revisions_schema
+        )
+    )
+
+
+@app.command()
+def drop_guard_trigger(table: Table, *, schema: Schema = None) -> None:
+    """Drop the guard of a table."""
+    _print(*triggers.drop_guard_trigger(table, schema=schema))
+
+
+@app.command()
+def create_stamp_trigger(
+    table: Table,
+    *,
+    owner: Owner = "owner_id",
+    via: Via = None,
+    deletes_by: Annotated[
+        list[str] | None,
+        typer.Option(help="A column of the primary key: deletes become tombstones.", show_default=False),
+    ] = None,
+    schema: Schema = None,
+    revisions_schema: RevisionsSchema = None,
+) -> None:
+    """Stamp what others write to a synced table."""
+    _print(
+        *triggers.create_stamp_trigger(
+            table,
+            owner=owner,
+            via=_pairs(via),
+            deletes_by=deletes_by or (),
+            schema=schema,
+            revisions_schema=revisions_schema,
+        )
+    )
+
+
+@app.command()
+def drop_stamp_trigger(table: Table, *, schema: Schema = None) -> None:
+    """Drop the stamp of a table."""
+    _print(*triggers.drop_stamp_trigger(table, schema=schema))
+
+
+@app.command()
 def rename_user_id(*, schema: Schema = None) -> None:
     """Bring a sync_revisions with user_id to its present shape."""
     _print(*ddl.rename_user_id(schema=schema))
@@ -117,6 +195,11 @@ def rename_user_id(*, schema: Schema = None) -> None:
 def rename_owner_id(*, schema: Schema = None) -> None:
     """Undo rename-user-id."""
     _print(*ddl.rename_owner_id(schema=schema))
+
+
+def _pairs(via: list[str] | None) -> list[tuple[str, str]]:
+    pairs = [step.partition("=") for step in via or ()]
+    return [(key, column) for key, _, column in pairs]
 
 
 def _print(*statements: str) -> None:

@@ -9,12 +9,10 @@ DECLARE
     entry text := ' ' || owner || ':';
     place integer := strpos(known, entry);
     span text;
-    floor bigint;
 BEGIN
     IF place > 0 THEN
         span := split_part(substr(known, place + length(entry)), ' ', 1);
-        floor := least(split_part(span, '-', 1)::bigint, OLD.last_revision);
-        known := replace(known, entry || span, entry || floor || '-' || NEW.last_revision);
+        known := replace(known, entry || span, entry || split_part(span, '-', 1) || '-' || NEW.last_revision);
     ELSIF length(known) < 32000 THEN
         known := known || entry || OLD.last_revision || '-' || NEW.last_revision;
     END IF;

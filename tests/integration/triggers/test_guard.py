@@ -526,15 +526,15 @@ ERASURES = {
 }
 
 
-@pytest.mark.parametrize("deferred", [False, True], ids=["at once", "deferred"])
+@pytest.mark.parametrize("deferred", [(), ("sync_revisions",), ("notes",), ("notes", "sync_revisions")])
 @pytest.mark.parametrize("order", ERASURES)
 def test_an_owner_can_be_erased_by_cascade(
-    order: str, deferred: bool, engine: sa.Engine, owner: UUID, outside: Admin
+    order: str, deferred: tuple[str, ...], engine: sa.Engine, owner: UUID, outside: Admin
 ) -> None:
     """Whichever foreign key PostgreSQL follows first, and when."""
-    when = " DEFERRABLE INITIALLY DEFERRED" if deferred else ""
     for table in ERASURES[order]:
         key = f"{table}_owner_id_fkey"
+        when = " DEFERRABLE INITIALLY DEFERRED" if table in deferred else ""
         outside.sql(
             f"ALTER TABLE {table} DROP CONSTRAINT {key}, ADD CONSTRAINT {key} FOREIGN KEY (owner_id)"
             f" REFERENCES users ON DELETE CASCADE{when}"
@@ -640,6 +640,29 @@ def test_partitions_are_guarded_by_their_own_names(partitioned: sa.Engine, outsi
     assert 0 == outside.scalar("SELECT count(*) FROM docs")
 
 
+def test_a_partition_s_rows_are_covered_as_those_of_a_table(partitioned: sa.Engine, outside: Admin) -> None:
+    """A live row below the horizon stays, and a tombstone above it."""
+    owner = uuid4()
+    outside.sql("INSERT INTO sync_revisions VALUES (:owner)", owner=owner)
+    outside.sql("INSERT INTO sync_purge_horizons VALUES (:owner, 2)", owner=owner)
+    with partitioned.begin() as connection:
+        for revision, deleted_at in zip(
+            next_revisions(connection, owner, 3), ("NULL", "now()", "now()"), strict=True
+        ):
+            connection.execute(
+                sa.text(
+                    f"INSERT INTO docs VALUES (gen_random_uuid(), :owner, now(), {deleted_at}, :revision)"
+                ),
+                {"owner": owner, "revision": revision},
+            )
+    for revision in (1, 3):
+        with partitioned.connect() as connection, pytest.raises(IntegrityError) as error:
+            connection.execute(sa.text("DELETE FROM docs WHERE revision = :it"), {"it": revision})
+
+        assert "a row of docs_0" in refused(error) or "a row of docs_1" in refused(error)
+    outside.sql("DELETE FROM docs WHERE revision = 2")
+
+
 @pytest.mark.parametrize("order", ERASURES)
 def test_an_owner_of_a_partitioned_table_can_be_erased(
     order: str, partitioned: sa.Engine, outside: Admin
@@ -661,6 +684,28 @@ def test_an_owner_of_a_partitioned_table_can_be_erased(
 
     assert 0 == outside.scalar("SELECT count(*) FROM docs")
     assert 0 == outside.scalar("SELECT count(*) FROM sync_revisions")
+
+
+def test_the_search_path_of_a_session_does_not_matter(engine: sa.Engine, owner: UUID, outside: Admin) -> None:
+    """Not an empty one, nor one that leads to other tables of the same names."""
+    outside.sql("CREATE SCHEMA decoy")
+    for table in ("sync_revisions", "sync_purge_horizons", "notes"):
+        outside.sql(f"CREATE TABLE decoy.{table} (LIKE public.{table} INCLUDING ALL)")
+    note = add_note(engine, owner)
+    for path in ("''", "decoy"):
+        with engine.connect() as connection, pytest.raises(IntegrityError) as error:
+            connection.execute(sa.text(f"SET LOCAL search_path = {path}"))
+            connection.execute(sa.text("DELETE FROM public.notes WHERE id = :id"), {"id": note.id})
+
+        assert "no purge has covered" in refused(error)
+        with engine.begin() as connection:
+            connection.execute(sa.text(f"SET LOCAL search_path = {path}"))
+            connection.execute(
+                sa.text(
+                    "WITH allocated AS (UPDATE public.sync_revisions SET last_revision = last_revision + 1"
+                    " RETURNING last_revision) UPDATE public.notes SET revision = last_revision FROM allocated"
+                )
+            )
 
 
 def test_replication_and_restores_may_bring_rows(engine: sa.Engine, owner: UUID, outside: Admin) -> None:
