@@ -463,6 +463,50 @@ def test_indexes_are_created_and_dropped(
     assert [] == empty.sql(names)
 
 
+def test_triggers_are_created_and_dropped(empty_database_url: sa.URL, empty: Admin) -> None:
+    """With every option they pipe into psql, and nothing stays after their downgrade."""
+    empty.sql("CREATE SCHEMA kit")
+    columns = "updated_at timestamptz, deleted_at timestamptz, revision bigint"
+    empty.sql(f"CREATE TABLE lists (id int PRIMARY KEY, owner_id uuid, {columns})")
+    empty.sql(f"CREATE TABLE items (id int PRIMARY KEY, list_id int, {columns})")
+    way = ["items", "--owner", "list_id", "--via", "lists.id=owner_id", "--revisions-schema", "kit"]
+    names = "SELECT tgname FROM pg_trigger WHERE NOT tgisinternal ORDER BY 1"
+    psql(empty_database_url, sql("create-tables", "--schema", "kit"))
+    created = [
+        psql(empty_database_url, sql(*arguments), "-1").stderr
+        for arguments in (
+            ["create-revisions-trigger", "--schema", "kit"],
+            ["create-guard-trigger", *way],
+            ["create-stamp-trigger", *way, "--deletes-by", "id"],
+        )
+    ]
+    triggers = [name for (name,) in empty.sql(names)]
+    empty.sql("INSERT INTO kit.sync_revisions VALUES (gen_random_uuid(), 0)")
+    empty.sql("INSERT INTO lists SELECT 1, owner_id FROM kit.sync_revisions")
+    empty.sql("INSERT INTO items VALUES (1, 1)")
+    empty.sql("DELETE FROM items")
+    dropped = [
+        psql(empty_database_url, sql(*arguments), "-1").stderr
+        for arguments in (
+            ["drop-stamp-trigger", "items"],
+            ["drop-guard-trigger", "items"],
+            ["drop-revisions-trigger", "--schema", "kit"],
+        )
+    ]
+
+    assert [""] * 6 == [*created, *dropped]
+    assert [
+        "baukit_sync_allocated_v1",
+        "baukit_sync_guard_v1",
+        "baukit_sync_guard_v1_delete",
+        "baukit_sync_guard_v1_truncate",
+        "baukit_sync_stamp_v1",
+        "baukit_sync_stamp_v1_delete",
+    ] == triggers
+    assert [(2, True)] == empty.sql("SELECT revision, deleted_at IS NOT NULL FROM items")
+    assert [] == empty.sql(names)
+
+
 def test_the_old_shape_is_renamed_and_renamed_back(empty_database_url: sa.URL, empty: Admin) -> None:
     """``rename-user-id`` gives a table with user_id its present shape; ``rename-owner-id`` undoes it."""
     empty.sql(

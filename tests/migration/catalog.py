@@ -24,7 +24,11 @@ UNION ALL
 SELECT concat_ws(' ', 'index', pg_get_indexdef(indexrelid), CASE WHEN NOT indisvalid THEN 'INVALID' END)
 FROM pg_index JOIN pg_class ON indexrelid = pg_class.oid WHERE relnamespace = :schema
 UNION ALL
-SELECT concat_ws(' ', 'function', proname) FROM pg_proc WHERE pronamespace = :schema
+SELECT concat_ws(' ', 'function', proname, md5(prosrc), obj_description(oid, 'pg_proc'))
+FROM pg_proc WHERE pronamespace = :schema
+UNION ALL
+SELECT concat_ws(' ', 'trigger', tgenabled, pg_get_triggerdef(pg_trigger.oid))
+FROM pg_trigger JOIN pg_class ON tgrelid = pg_class.oid WHERE relnamespace = :schema AND NOT tgisinternal
 """)
 
 
@@ -37,7 +41,7 @@ def differences(
 
 
 def facts(connection: sa.Connection, schema: str = "public") -> list[str]:
-    """Return one line per relation, column, constraint, index and function of a schema, sorted."""
+    """Return one line per relation, column, constraint, index, function and trigger of a schema, sorted."""
     of_schema = connection.scalar(
         sa.text("SELECT oid FROM pg_namespace WHERE nspname = :schema"), {"schema": schema}
     )

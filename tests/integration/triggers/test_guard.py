@@ -551,6 +551,23 @@ def test_an_owner_can_be_erased_by_cascade(
     assert [(another,)] == outside.sql("SELECT owner_id FROM sync_revisions")
 
 
+def test_a_cascade_may_come_to_the_rows_before_the_counter(engine: sa.Engine, outside: Admin) -> None:
+    """An owner whose row is gone is erased, though the counter's turn is still to come."""
+    outside.sql("CREATE TABLE people (id uuid PRIMARY KEY)")
+    outside.sql("ALTER TABLE notes DROP CONSTRAINT notes_owner_id_fkey")
+    for table, key in (("notes", "owner_id"), ("users", "id")):
+        outside.sql(f"ALTER TABLE {table} ADD FOREIGN KEY ({key}) REFERENCES people ON DELETE CASCADE")
+    owner = uuid4()
+    outside.sql("INSERT INTO people VALUES (:owner)", owner=owner)
+    outside.sql("INSERT INTO users VALUES (:owner)", owner=owner)
+    outside.sql("INSERT INTO sync_revisions VALUES (:owner)", owner=owner)
+    add_note(engine, owner)
+
+    outside.sql("DELETE FROM people")
+
+    assert [] == rows(outside) + rows(outside, "sync_revisions")
+
+
 def test_an_owner_can_be_erased_by_hand_counter_first(engine: sa.Engine, owner: UUID, outside: Admin) -> None:
     """Without its counter an owner has no clients that could miss anything."""
     add_note(engine, owner)
@@ -700,12 +717,11 @@ def test_the_search_path_of_a_session_does_not_matter(engine: sa.Engine, owner: 
         assert "no purge has covered" in refused(error)
         with engine.begin() as connection:
             connection.execute(sa.text(f"SET LOCAL search_path = {path}"))
-            connection.execute(
-                sa.text(
-                    "WITH allocated AS (UPDATE public.sync_revisions SET last_revision = last_revision + 1"
-                    " RETURNING last_revision) UPDATE public.notes SET revision = last_revision FROM allocated"
-                )
+            raised = (
+                "UPDATE public.sync_revisions SET last_revision = last_revision + 1 RETURNING last_revision"
             )
+            revision = connection.scalar(sa.text(raised))
+            connection.execute(sa.text("UPDATE public.notes SET revision = :it"), {"it": revision})
 
 
 def test_replication_and_restores_may_bring_rows(engine: sa.Engine, owner: UUID, outside: Admin) -> None:
