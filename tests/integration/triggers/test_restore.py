@@ -27,9 +27,14 @@ def run(engine: sa.Engine, url: sa.URL, name: str, *arguments: str) -> str:
         major = int(connection.scalar(sa.text("SHOW server_version_num"))) // 10_000
     version = f"(PostgreSQL) {major}."
     found = next(path for path in programs(name) if version in said(path, "--version"))
-    at = {"PGHOST": str(url.query.get("host", url.host)), "PGPORT": str(url.query.get("port", url.port))}
-    user = {"PGUSER": str(url.username), "PGPASSWORD": str(url.password or "")}
-    return said(found, *arguments, PGDATABASE=str(url.database), **at, **user)
+    at = {
+        "PGHOST": url.query.get("host", url.host),
+        "PGPORT": url.query.get("port", url.port),
+        "PGUSER": url.username,
+        "PGPASSWORD": url.password,
+        "PGDATABASE": url.database,
+    }
+    return said(found, *arguments, **{name: str(value) for name, value in at.items() if value})
 
 
 def programs(name: str) -> Iterator[Path]:
