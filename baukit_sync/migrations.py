@@ -434,10 +434,10 @@ def create_stamp_trigger(
 ) -> None:
     """Let the database stamp what is written to a table by those who cannot: other languages, SQL by hand.
 
-    An insert without a revision, and an update that leaves it as it is, get one of their owner's, and a new
-    ``updated_at`` unless the writer sets it. What the writer has stamped is left alone, so tracked sessions
-    work as before. Refused are an update that moves a row to another owner (23514) and a write for an owner
-    without a counter (23503).
+    An insert without a revision, and an update that leaves it as it is or sets it to NULL, get one of their
+    owner's, and a new ``updated_at`` unless the writer sets it. What the writer has stamped is left alone, so
+    tracked sessions work as before. Refused are an update that moves a row to another owner (23514) and a
+    write for an owner without a counter (23503).
 
     With ``deletes_by``, a DELETE of a live row becomes a tombstone, and so do the rows that a foreign key
     with ON DELETE CASCADE would delete with it, in tables that have this trigger. The statement counts no
