@@ -56,7 +56,7 @@ BEGIN
                 ERRCODE = 'check_violation',
                 SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, CONSTRAINT = TG_NAME;
         END IF;
-        IF NEW.revision <> OLD.revision OR (OLD.revision IS NULL AND NEW.revision IS NOT NULL) THEN
+        IF NEW.revision IS NOT NULL AND NEW.revision IS DISTINCT FROM OLD.revision THEN
             RETURN NEW;
         END IF;
         IF NEW.updated_at IS NOT DISTINCT FROM OLD.updated_at THEN

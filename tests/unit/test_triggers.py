@@ -16,7 +16,7 @@ from baukit_sync import InvalidArgumentError, ddl, triggers
 PUBLISHED = {
     "allocated_v1.sql": "0f599b934533fd26",
     "guard_v1.sql": "77230b8ff1b0e66a",
-    "stamp_v1.sql": "863239575ada72d6",
+    "stamp_v1.sql": "381c9809ff1e72cf",
 }
 
 

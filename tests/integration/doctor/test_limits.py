@@ -298,7 +298,7 @@ def reported_codes() -> set[str]:
 
 
 def test_every_code_has_a_database_with_that_fault() -> None:
-    """Each is named by a test in this folder, which expects it of a database that has that fault."""
+    """Each is named by a test in this folder."""
     tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
 
     assert set() == {code for code in reported_codes() if f'"{code}"' not in tests}

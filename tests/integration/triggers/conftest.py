@@ -15,6 +15,13 @@ from baukit_sync import migrations
 from tests.support import ways
 from tests.support.product import Base
 
+DOCS = """
+    CREATE TABLE docs (
+        id uuid, owner_id uuid, updated_at timestamptz DEFAULT now(), deleted_at timestamptz, revision bigint,
+        PRIMARY KEY (owner_id, id)
+    ) PARTITION BY HASH (owner_id)"""
+"""A partitioned table."""
+
 
 @pytest.fixture(params=ways.WAYS)
 def db(

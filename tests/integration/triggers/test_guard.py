@@ -31,7 +31,7 @@ from baukit_sync import (
     undelete_where,
     update_where,
 )
-from tests.integration.triggers.conftest import sign_up
+from tests.integration.triggers.conftest import DOCS, sign_up
 from tests.support.product import ITEMS, LISTS, NOTES, Item, Note, TodoList
 from tests.support.ways import Admin, Database
 
@@ -593,13 +593,6 @@ def test_a_cascade_from_elsewhere_is_refused(engine: sa.Engine, owner: UUID, out
 
     assert "no purge has covered" in refused(error)
     assert [(1,)] == outside.sql("SELECT id FROM folders")
-
-
-DOCS = """
-    CREATE TABLE docs (
-        id uuid, owner_id uuid, updated_at timestamptz DEFAULT now(), deleted_at timestamptz, revision bigint,
-        PRIMARY KEY (owner_id, id)
-    ) PARTITION BY HASH (owner_id)"""
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from baukit_sync import (
     sync_indexes,
     track,
 )
-from tests.integration.triggers.conftest import sign_up
+from tests.integration.triggers.conftest import DOCS, sign_up
 from tests.support import ways
 from tests.support.threads import together
 from tests.support.ways import Admin, Database
@@ -85,6 +85,7 @@ class TrackedSession(Session):
 track(TrackedSession)
 
 VIA = [("lists.id", "owner_id")]
+INSERT = sa.text("INSERT INTO notes (id, owner_id, title) VALUES (gen_random_uuid(), :me, :title)")
 
 
 def stamp(url: sa.URL, *, guarded: bool) -> None:
@@ -201,11 +202,6 @@ MERGE = (
     " ON notes.id = given.id WHEN MATCHED THEN UPDATE SET title = given.title"
     " WHEN NOT MATCHED THEN INSERT (id, owner_id, title) VALUES (given.id, {1}, given.title)"
 )
-DOCS = """\
-CREATE TABLE docs (
-    id uuid, owner_id uuid, updated_at timestamptz, deleted_at timestamptz, revision bigint NOT NULL,
-    PRIMARY KEY (owner_id, id)
-) PARTITION BY HASH (owner_id)"""
 WRITES: dict[str, tuple[Callable[[sa.Connection, UUID], object], list[str]]] = {
     "COPY": (copy_in, ["old", "new"]),
     "upsert that updates": (lambda connection, owner: connection.execute(sa.text(UPSERT)), ["new"]),
@@ -278,22 +274,19 @@ def test_every_way_of_writing_is_stamped(write: str, engine: sa.Engine, owner: U
 
 def test_updated_at_moves_unless_the_writer_moves_it(engine: sa.Engine, owner: UUID, outside: Admin) -> None:
     """An insert without one gets the time, and so does an update that leaves it."""
-    insert = "INSERT INTO notes (id, owner_id, updated_at) VALUES (gen_random_uuid(), :me, :at)"
-    times: list[datetime] = []
-    for statement, at in (
-        (insert, LONG_AGO),
-        ("UPDATE notes SET title = 'b'", None),
-        ("UPDATE notes SET updated_at = :at", LONG_AGO + LATER),
+    made = list_with_items(engine, owner, 1)
+    times = [outside.scalar("SELECT updated_at FROM items")]
+    for statement in (
+        "UPDATE items SET updated_at = :at",
+        "UPDATE items SET deleted_at = :at",
+        "INSERT INTO items (list_id, place, updated_at) VALUES (:list, 2, :at)",
     ):
-        outside.sql(
-            statement, **({"me": owner} if "INSERT" in statement else {}), **({"at": at} if at else {})
-        )
-        times.append(outside.scalar("SELECT updated_at FROM notes"))
+        outside.sql(statement, at=LONG_AGO, **({"list": made} if ":list" in statement else {}))
+        times.append(outside.scalar("SELECT updated_at FROM items ORDER BY place DESC LIMIT 1"))
     now = outside.scalar("SELECT clock_timestamp()")
 
-    assert LONG_AGO == times[0]
-    assert now - times[1] < LATER
-    assert LONG_AGO + LATER == times[2]
+    assert [False, True, False, True] == [at == LONG_AGO for at in times]
+    assert all(now - at < LATER for at in times if at != LONG_AGO)
 
 
 def test_what_the_writer_has_stamped_is_left_alone(engine: sa.Engine, owner: UUID, outside: Admin) -> None:
@@ -327,10 +320,9 @@ def test_a_tracked_session_stays_as_it_is(engine: sa.Engine, owner: UUID, outsid
 
 def test_both_ways_mix_in_a_transaction(engine: sa.Engine, owner: UUID, outside: Admin) -> None:
     """A row never goes back: where the reserved block lies below its revision, another one is allocated."""
-    insert = sa.text("INSERT INTO notes (id, owner_id, title) VALUES (gen_random_uuid(), :me, :title)")
     with engine.begin() as connection:
         for title in "abcd":
-            connection.execute(insert, {"me": owner, "title": title})
+            connection.execute(INSERT, {"me": owner, "title": title})
         # 5 to 7 are reserved.
         revision = next_revision(connection, owner)
         connection.execute(sa.text("UPDATE notes SET revision = :it WHERE title = 'a'"), {"it": revision})
@@ -345,26 +337,24 @@ def test_both_ways_mix_in_a_transaction(engine: sa.Engine, owner: UUID, outside:
 
 def test_a_savepoint_takes_its_revisions_back(engine: sa.Engine, owner: UUID, outside: Admin) -> None:
     """What it had reserved is reserved no longer, and comes again; no two rows share one."""
-    insert = sa.text("INSERT INTO notes (id, owner_id, title) VALUES (gen_random_uuid(), :me, :title)")
     with engine.begin() as connection:
-        connection.execute(insert, {"me": owner, "title": "a"})
+        connection.execute(INSERT, {"me": owner, "title": "a"})
         savepoint = connection.begin_nested()
         for title in "bcdefg":
-            connection.execute(insert, {"me": owner, "title": title})
+            connection.execute(INSERT, {"me": owner, "title": title})
         savepoint.rollback()
         for title in "hij":
-            connection.execute(insert, {"me": owner, "title": title})
+            connection.execute(INSERT, {"me": owner, "title": title})
 
     assert [("a", 1, False), ("h", 2, False), ("i", 3, False), ("j", 4, False)] == notes(outside)
 
 
 def test_nothing_is_reserved_for_the_next_transaction(engine: sa.Engine, owner: UUID, outside: Admin) -> None:
     """What a transaction did not use is a gap, also on the same connection, also after a rollback."""
-    insert = sa.text("INSERT INTO notes (id, owner_id, title) VALUES (gen_random_uuid(), :me, :title)")
     with engine.connect() as connection:
         for titles, end in (("ab", "commit"), ("cd", "rollback"), ("ef", "commit")):
             for title in titles:
-                connection.execute(insert, {"me": owner, "title": title})
+                connection.execute(INSERT, {"me": owner, "title": title})
             getattr(connection, end)()
             outside.sql("UPDATE sync_revisions SET last_revision = last_revision + 100")
 
@@ -406,7 +396,6 @@ def test_owners_take_turns_in_a_statement(engine: sa.Engine, outside: Admin) -> 
 def test_more_owners_than_the_memory_holds_are_stamped(engine: sa.Engine, outside: Admin) -> None:
     """Those who do not fit get their revisions one by one."""
     owner, full = sign_up(outside), " 1:1-1-1" * 4_000
-    insert = sa.text("INSERT INTO notes (id, owner_id) VALUES (gen_random_uuid(), :me)")
     with engine.begin() as connection:
         connection.execute(
             sa.text(
@@ -416,7 +405,7 @@ def test_more_owners_than_the_memory_holds_are_stamped(engine: sa.Engine, outsid
             {"full": full},
         )
         for _ in range(4):
-            connection.execute(insert, {"me": owner})
+            connection.execute(INSERT, {"me": owner, "title": ""})
 
     assert [1, 2, 3, 4] == [revision for _, revision, _ in notes(outside)]
     assert 4 == counter(outside, owner)
@@ -539,10 +528,17 @@ def test_the_cascade_s_mark_ends_with_it(engine: sa.Engine, owner: UUID, outside
     assert "" == mark
 
 
+def has_guard(outside: Admin) -> bool:
+    """Say whether the tables are guarded, too."""
+    return bool(
+        outside.scalar("SELECT EXISTS (SELECT FROM pg_trigger WHERE tgname = 'baukit_sync_guard_v1')")
+    )
+
+
 def test_without_deletes_by_a_delete_happens(engine: sa.Engine, owner: UUID, outside: Admin) -> None:
     """Unless the guard refuses it."""
     outside.sql("INSERT INTO notes (id, owner_id) VALUES (gen_random_uuid(), :me)", me=owner)
-    guarded = outside.scalar("SELECT EXISTS (SELECT FROM pg_trigger WHERE tgname = 'baukit_sync_guard_v1')")
+    guarded = has_guard(outside)
     with engine.begin() as connection:
         migrations.create_stamp_trigger(Operations(MigrationContext.configure(connection)), "notes")
     if guarded:
@@ -552,6 +548,25 @@ def test_without_deletes_by_a_delete_happens(engine: sa.Engine, owner: UUID, out
         outside.sql("DELETE FROM notes")
 
     assert int(guarded) == outside.scalar("SELECT count(*) FROM notes")
+
+
+def test_a_delete_inside_another_trigger_happens(engine: sa.Engine, owner: UUID, outside: Admin) -> None:
+    """It is taken for a foreign key's, unless the guard refuses it."""
+    outside.sql(INSERT.text, me=owner, title="")
+    guarded = has_guard(outside)
+    outside.sql(
+        "CREATE FUNCTION clear() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN DELETE FROM notes; RETURN NULL; END'"
+    )
+    outside.sql("CREATE TRIGGER clear AFTER INSERT ON users FOR EACH ROW EXECUTE FUNCTION clear()")
+    if guarded:
+        with pytest.raises(IntegrityError, match="no purge has covered"):
+            outside.sql("INSERT INTO users VALUES (gen_random_uuid())")
+    else:
+        outside.sql("INSERT INTO users VALUES (gen_random_uuid())")
+
+    assert int(guarded) == outside.scalar("SELECT count(*) FROM notes WHERE deleted_at IS NULL")
+    assert 0 == outside.scalar("SELECT count(*) FROM notes WHERE deleted_at IS NOT NULL")
 
 
 def test_a_tree_s_delete_takes_the_branch(empty_database_url: sa.URL, outside: Admin) -> None:
@@ -585,9 +600,7 @@ def test_a_tree_s_delete_takes_the_branch(empty_database_url: sa.URL, outside: A
 
 
 @pytest.mark.parametrize("first", ["owner", "counter"])
-def test_an_owner_can_be_erased(
-    first: str, empty_database_url: sa.URL, engine: sa.Engine, owner: UUID, outside: Admin
-) -> None:
+def test_an_owner_can_be_erased(first: str, engine: sa.Engine, owner: UUID, outside: Admin) -> None:
     """By a cascade from the owner, or by hand, counter first: the rows go, and no tombstone stays."""
     for table in ("notes", "lists"):
         outside.sql(f"ALTER TABLE {table} ADD FOREIGN KEY (owner_id) REFERENCES users ON DELETE CASCADE")
@@ -707,15 +720,14 @@ def test_a_writer_needs_the_counter(engine: sa.Engine, owner: UUID, outside: Adm
     role = f"writer_{uuid4().hex[:8]}"
     outside.sql(f"CREATE ROLE {role}")
     outside.sql(f"GRANT INSERT, SELECT ON notes TO {role}")
-    insert = sa.text("INSERT INTO notes (id, owner_id) VALUES (gen_random_uuid(), :me)")
     try:
         with engine.connect() as connection, pytest.raises(DBAPIError) as error:
             connection.execute(sa.text(f"SET LOCAL ROLE {role}"))
-            connection.execute(insert, {"me": owner})
+            connection.execute(INSERT, {"me": owner, "title": ""})
         outside.sql(f"GRANT SELECT, UPDATE ON sync_revisions TO {role}")
         with engine.begin() as connection:
             connection.execute(sa.text(f"SET LOCAL ROLE {role}"))
-            connection.execute(insert, {"me": owner})
+            connection.execute(INSERT, {"me": owner, "title": ""})
     finally:
         outside.sql(f"DROP OWNED BY {role}")
         outside.sql(f"DROP ROLE {role}")
@@ -745,19 +757,18 @@ def test_the_search_path_of_a_session_does_not_matter(
 def test_writers_of_an_owner_wait_for_each_other(engine: sa.Engine, owner: UUID, outside: Admin) -> None:
     """Revision order is commit order; another owner's writers do not wait."""
     another, started = sign_up(outside), Event()
-    insert = sa.text("INSERT INTO notes (id, owner_id, title) VALUES (gen_random_uuid(), :me, :title)")
 
     def first() -> None:
         with engine.begin() as connection:
-            connection.execute(insert, {"me": owner, "title": "first"})
+            connection.execute(INSERT, {"me": owner, "title": "first"})
             started.set()
             outside.wait_for_blocked()
-            outside.sql(insert.text, me=another, title="another")
+            outside.sql(INSERT.text, me=another, title="another")
 
     def second() -> None:
         assert started.wait(10)
         with engine.begin() as connection:
-            connection.execute(insert, {"me": owner, "title": "second"})
+            connection.execute(INSERT, {"me": owner, "title": "second"})
 
     together(first, second)
 
